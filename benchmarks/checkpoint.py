@@ -4,10 +4,10 @@ Measure saving and loading a run against a plain torch.save and torch.load of th
     python benchmarks/checkpoint.py                     # 5 rounds, 2 ranks, 96 MiB
     python benchmarks/checkpoint.py --repeats 9 --mib 384 --json checkpoint.json
 
-In each round every way saves and loads once, in an order that rotates, so that a slow moment harms
+In each round every way saves and loads once, in an order that rotates, so that a slow moment slows
 all alike. A sample is the time of the slowest rank, after a barrier. A plain torch.save returns
-before the bytes are on the disk; "and fsync" waits for them, as all of ours do. The stall is how
-long `save_async` keeps training from going on; what it writes is timed until `wait` returns.
+before the bytes are on the disk; "and fsync" waits for them, as all of ours do. The stall is the
+time for which `save_async` blocks training; the whole save is timed until `wait` returns.
 Limits: the stall takes no longer than a plain torch.save, and no way of loading, checksums
 included, takes more than 2.5 x a plain torch.load.
 """
@@ -33,7 +33,7 @@ from ddp_lessons.checkpoint import Checkpoints, Run
 
 NUM_RANKS = 2
 NUM_LAYERS = 8
-STALL_LIMIT = 1.0  # what is written in the background must not keep training from going on
+STALL_LIMIT = 1.0  # a save in the background must block training only briefly
 LOAD_LIMIT = 2.5
 STATE_PER_WEIGHT = 3  # AdamW keeps two moments beside each weight
 
@@ -56,7 +56,7 @@ def make_run(num_mib):
 
 class Plain:
     """
-    What one would write without this package: rank 0 saves in place, every rank loads.
+    The plain way to save, without this package: rank 0 writes one file, every rank loads it.
     """
 
     def __init__(self, folder, run, syncs):
@@ -78,7 +78,7 @@ class Plain:
 
 class Atomic(Plain):
     """
-    `checkpoint.save` and `checkpoint.load`: one file.
+    The way of `checkpoint.save` and `checkpoint.load`: one file.
     """
 
     def save(self):
@@ -90,7 +90,9 @@ class Atomic(Plain):
 
 class Folder:
     """
-    `Checkpoints`: a folder with checksums of every file; `how` is the name of its save method.
+    The way of `Checkpoints`: a folder with checksums of every file.
+
+    `how` is the name of the method that saves.
     """
 
     def __init__(self, folder, run, how):
@@ -118,7 +120,7 @@ WAYS = {
 
 def slowest_s(act):
     """
-    Return the seconds that the slowest rank takes, from a barrier on.
+    Return (time of the start, seconds that the slowest rank takes). The start follows a barrier.
     """
     dist.barrier()
     began = time.perf_counter()
@@ -130,7 +132,7 @@ def slowest_s(act):
 
 def measure(rank, root, num_mib, num_repeats):
     """
-    Run all rounds on one rank; return the seconds of every save, stall and load, by way.
+    Run all rounds on one rank. Return the seconds of every save, stall and load of each way.
     """
     run = make_run(num_mib)
     ways = {}
@@ -159,11 +161,11 @@ def measure(rank, root, num_mib, num_repeats):
 
 def main():
     """
-    Measure and print a table: MiB a second, seconds, and ratios within rounds to torch.save.
+    Measure, and print a table: MiB a second, seconds, and ratios to torch.save within rounds.
 
     Returns:
-        int: Exit status: 1 if the asynchronous save keeps training waiting for too long, or a
-        way of loading takes too long.
+        int: Exit status: 1 if the asynchronous save blocks training for too long, or if a way of
+        loading takes too long.
     """
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5, help="rounds (5)")

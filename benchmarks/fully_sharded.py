@@ -1,13 +1,13 @@
 """
-Measure a training step of FullySharded against torch's `fully_shard`, and the memory at its worst.
+Measure a training step of FullySharded against torch's `fully_shard`, and the peak of memory.
 
     python benchmarks/fully_sharded.py                # 15 rounds, on 2 and on 4 ranks
     python benchmarks/fully_sharded.py --repeats 31 --json fully_sharded.json
 
 Model and samples are those of replicas.py, a unit is a layer, the optimizer is Adam. In each round
-every way does one step, in an order that rotates, so that a slow moment harms all alike. The limits
-are on the median of the ratios within rounds, and on the ratio of the most bytes of tensors that
-are alive at a time in a step, parameters and state included.
+every way does one step, in an order that rotates, so that a slow moment slows all alike. One limit
+is on the median of the ratios of times within rounds, the other on the ratio of the peaks: the most
+bytes of tensors that are alive at one time in a step, parameters and state included.
 """
 
 import argparse
@@ -39,10 +39,10 @@ WAYS = ("DDP", "NaiveSharded", LIMITED, TORCHS)
 
 class Peak(Alive):
     """
-    Count the bytes that are alive after each operation.
+    A mode that counts the bytes that are alive after each operation.
 
     Attributes:
-        most_bytes: The most of them.
+        most_bytes: The largest count so far.
     """
 
     def __init__(self):
@@ -57,7 +57,7 @@ class Peak(Alive):
 
 def make(name):
     """
-    Return a model and its optimizer, Adam, by the name of a way.
+    Return the model and the Adam optimizer of a way, by the way's name.
     """
     from torch.distributed.fsdp import fully_shard
 
@@ -74,7 +74,7 @@ def make(name):
 
 def peak_bytes(name, images):
     """
-    Count the most bytes that are alive in a step which is not the first.
+    Return the most bytes that are alive at one time in the second step.
     """
     peak = Peak()
     with peak:
@@ -87,7 +87,7 @@ def peak_bytes(name, images):
 
 def measure(rank, num_repeats):
     """
-    Run all rounds on one rank; return {way: seconds of each step, and most bytes}.
+    Run all rounds on one rank. Return {way: its seconds of each step, and its peak of bytes}.
     """
     torch.manual_seed(rank)
     images = torch.randn(NUM_SAMPLES, 1024).to(rank_device())
@@ -106,7 +106,7 @@ def measure(rank, num_repeats):
 
 def compare(ranks):
     """
-    Return {way: its row} of one number of ranks, with ratios to torch's.
+    Return {way: its row of the table} for one number of ranks, with ratios to torch's way.
     """
     measured = ranks[0]
     for name in WAYS:
@@ -128,7 +128,7 @@ def is_within(row):
 
 def show(num_ranks, measured):
     """
-    Print the table of one number of ranks.
+    Print the table for one number of ranks.
     """
     table = Table(title=f"{num_ranks} ranks", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("Model", "ms a step", "least", "of torch's", "peak, MiB", "of torch's", ""):
@@ -149,7 +149,7 @@ def show(num_ranks, measured):
 
 def main():
     """
-    Measure, print, and fail if ours misses a limit.
+    Measure, print the tables, and return 1 if ours misses a limit.
     """
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
     parser.add_argument("--repeats", type=int, default=15, help="rounds (15)")

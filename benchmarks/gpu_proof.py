@@ -3,9 +3,9 @@ Prove the course on this machine's GPUs: every lesson, fault and benchmark, part
 
     make gpu-proof [ARGS="--state FOLDER --only TEXT ... --budget-s 540 --again"]
 
-Each part ends within eight minutes. A part that was run is not run again, so that the proof can be
-ended at any time and goes on with the next one. CONTRIBUTING.md says how to take it to a machine
-that has torch, a GPU and no network.
+Each part ends within eight minutes. A part that has a result is not run again. So the proof can be
+ended at any time, and continues with the next part when it is started again. CONTRIBUTING.md says
+how to take it to a machine that has torch, a GPU and no network.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def parse_arguments(argv):
 
 def look_at_gpus(stand_in):
     """
-    Return what the report says of the machine, and which GPUs torch may use.
+    Return the facts of the machine for the report, and the GPUs that torch may use.
 
     Args:
         stand_in: Whether a CPU stands in for GPUs.
@@ -88,7 +88,7 @@ def look_at_gpus(stand_in):
     machine = describe_machine() | {"gpus": [], "driver": None, "cuda": None, "nccl": None}
     if stand_in:
         return machine, []
-    # In a process of its own: what CUDA takes for itself in this one would be on every GPU.
+    # Ask in another process: in this one, CUDA would take memory on every GPU until the end.
     command = [sys.executable, "-c", _PROBE]
     try:
         told = subprocess.check_output(command, text=True, timeout=_PROBE_DEADLINE_S)
@@ -108,11 +108,11 @@ def look_at_gpus(stand_in):
 
 def visible_names(asked, num_gpus):
     """
-    Return a name for each GPU, of those that CUDA_VISIBLE_DEVICES takes.
+    Return a name for each GPU that CUDA_VISIBLE_DEVICES accepts.
 
     Args:
-        asked: What that variable says, or None.
-        num_gpus: GPUs that torch sees.
+        asked: The value of that variable, or None.
+        num_gpus: Number of GPUs that torch sees.
     """
     names = asked.split(",") if asked else [str(number) for number in range(num_gpus)]
     return names[:num_gpus]
@@ -133,28 +133,28 @@ def why_not(part, num_gpus, is_stand_in):
 
 def part_environment(part, gpu_names):
     """
-    Return the environment of a part: this one's, the course in it, and no more GPUs than it asks.
+    Return the environment of a part: that of this process, the course's path, and the part's GPUs.
     """
     environment = dict(os.environ)
     folders = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(folders)
-    environment["PYTHONUNBUFFERED"] = "1"  # a log of a part that was ended says how far it came
+    environment["PYTHONUNBUFFERED"] = "1"  # the log of an ended part shows how far it came
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_names[: part.layout.num_gpus])
     return environment
 
 
 def run_parts(parts, state, arguments, gpu_names):
     """
-    Run what is to be run, and return a result for every part.
+    Run the parts that are chosen and have no result, and return a result for every part.
 
     Args:
         parts: The Parts.
         state: The State.
-        arguments: The command line's.
-        gpu_names: Names for CUDA_VISIBLE_DEVICES.
+        arguments: The arguments of the command line.
+        gpu_names: Names of the GPUs for CUDA_VISIBLE_DEVICES.
 
     Returns:
-        list: One dict a part.
+        list: A dict for each part.
     """
     device, end_s = ("cpu" if arguments.stand_in else "cuda"), None
     if arguments.budget_s is not None:
@@ -189,7 +189,7 @@ def _indented(text):
 
 def main(argv):
     """
-    Run the proof as far as it comes and write the report.
+    Run the proof as far as it gets, and write the report.
 
     Returns:
         int: 0 if nothing has failed so far; 1 if something has; 2 for wrong usage.
@@ -203,7 +203,7 @@ def main(argv):
                 reason = why_not(part, len(gpu_names), arguments.stand_in is not None)
                 print(f"{part.expected_s:5.0f} s  {part.name}  {reason}".rstrip())
             return 0
-        # Another host with the same GPUs may go on.
+        # Another host with the same GPUs may continue the proof.
         same = {key: machine[key] for key in ("gpus", "cuda", "torch")}
         state = State(arguments.state, same)
     except BadInput as error:
@@ -226,7 +226,7 @@ def _stop(number, frame):
 
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)  # what is running is ended before this process is
+        signal.signal(number, _stop)  # the running part is ended before this process
     with contextlib.suppress(KeyboardInterrupt):
         sys.exit(main(sys.argv[1:]))
     sys.exit(128 + signal.SIGINT)

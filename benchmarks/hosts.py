@@ -1,12 +1,13 @@
 """
-Measure a batch by each remedy of lesson 17, on two real hosts, over links of several rates.
+Measure a batch by each remedy of lesson 17, on two hosts, over links of several rates.
 
     python benchmarks/hosts.py [--rates 10mbit 100mbit 1gbit none] [--repeats 3] [--json FILE]
 
-Hosts are those of scripts/hosts.sh, 2 with 2 ranks each; it needs root. Compute is 40 ms of sleep,
-the gradient has 480,000 bytes. For each rate, latency and bandwidth are fitted to all-reduces of
-other sizes: between the leaders of both hosts, and within one. From these a batch is foretold, by
-each way, and put beside what it takes. What half precision and top-k take to pack is not foretold.
+scripts/hosts.sh makes the two virtual hosts, with 2 ranks each; it needs root. Compute is 40 ms of
+sleep, the gradient has 480,000 bytes. For each rate, latency and bandwidth are fitted to
+all-reduces of other sizes: between the leaders of both hosts, and within one host. From these the
+time of a batch is predicted for each way, and compared with the measured time. The prediction lacks
+the time in which half precision and top-k pack the gradient.
 """
 
 import argparse
@@ -38,14 +39,14 @@ RATES = ("10mbit", "100mbit", "1gbit", UNSHAPED)
 ONE_HOST = "one host"
 NUM_BYTES, COMPUTE_S = 480_000, 0.04
 SIZES = (120_000, 240_000, 960_000)  # above the 64 kB that a shaped link lets through at once
-LARGE = (960_000, 3_840_000, 15_360_000)  # where fewer bytes cost no more than a wake-up
+LARGE = (960_000, 3_840_000, 15_360_000)  # fewer bytes take no longer than a wake-up
 _MARK = "measured: "
 _WITHIN_S = 540
 
 
 def fitted(group, sizes):
     """
-    Fit a link to all-reduces within a group, of some numbers of bytes.
+    Fit a link to the times of all-reduces within a group. `sizes` are in bytes.
     """
     from ddp_lessons.ring import textbook
     from ddp_lessons.speed import all_reduce_times_s, fit_all_reduce
@@ -59,7 +60,7 @@ def fitted(group, sizes):
 
 def worker(rate, num_repeats):
     """
-    Measure on one rank; rank 0 prints what was foretold, and what was measured.
+    Measure on one rank. Rank 0 prints the predicted and the measured times.
     """
     import torch
     import torch.distributed as dist
@@ -86,7 +87,7 @@ def worker(rate, num_repeats):
 
 def one_host_s(road):
     """
-    Return the seconds of a batch on one host alone. The other one does the same beside it.
+    Return the seconds of a batch on one host alone. The other host does the same meanwhile.
     """
     import time
 
@@ -107,7 +108,7 @@ def one_host_s(road):
 
 def measure(rate, num_repeats):
     """
-    Make two hosts with a link of a rate, and measure on them.
+    Make two hosts with a link of a rate, and return the measurements on them.
     """
     command = ["python", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "node1:29600"]

@@ -1,8 +1,8 @@
 """
 The script that benchmarks/launchers.py starts by each launcher: join, step, and write the times.
 
-The notebook's ranks call `steps` in a cell. Rank 0 takes the times, and writes them to the file that
-the environment variable LAUNCHED names. BEGAN holds the time at which the launcher was started. If
+The notebook's ranks call `steps` in a cell. Rank 0 takes the times, and writes them to a file: the
+environment variable LAUNCHED names it. BEGAN holds the time at which the launcher was started. If
 FAILED names a file, rank 1 ends its process once, and writes the time to that file. Then the script
 measures the seconds from there to the end of the next all-reduce.
 """

@@ -1,5 +1,5 @@
 """
-Describe the machine of a measurement, without saying whose it is: no names, no paths.
+Describe the machine of a measurement, without names of hosts or users, and without paths.
 """
 
 import contextlib
@@ -18,10 +18,11 @@ PACKAGES = ("torch", "ipyparallel", "ipykernel", "pyzmq")
 
 def describe_machine():
     """
-    Return what a reader needs to judge a time: processor, cores, memory, system, versions.
+    Return the facts that a reader needs to judge a time: processor, cores, memory, versions.
 
     Returns:
-        dict: Plain data. `load` is the number of processes that wanted to run in the last minute.
+        dict: Plain data. `load` is the mean number of processes that wanted to run in the last
+        minute.
     """
     memory_bytes, _ = memory()
     return {
@@ -41,7 +42,7 @@ def cpu_model(cpuinfo="/proc/cpuinfo"):
     Return the processor's name as its maker writes it.
 
     Args:
-        cpuinfo: File that Linux lists processors in.
+        cpuinfo: File in which Linux lists processors.
     """
     with contextlib.suppress(OSError):
         found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", Path(cpuinfo).read_text(), re.M)
@@ -67,7 +68,7 @@ def system_name():
 
 def kernel_version():
     """
-    Return the numbers of the kernel's version, without what its builder added.
+    Return the numbers of the kernel's version, without its builder's suffix.
     """
     found = re.match(r"[0-9.]*[0-9]", platform.release())
     return found[0] if found else ""
@@ -78,7 +79,7 @@ def machine_slug(machine):
     Return a name for files about a machine: its processor, cores and memory.
 
     Args:
-        machine: What `describe_machine` returned.
+        machine: The dict that `describe_machine` returned.
     """
     cpu = re.sub(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b|@.*", "", machine["cpu"], flags=re.I)
     memory_gib = round(machine["memory_mib"] / 1024)

@@ -1,17 +1,17 @@
 """
-Measure how well a step under DDP is foretold, for three models on 1 to 4 ranks.
+Measure how well a step under DDP is predicted, for three models on 1 to 4 ranks.
 
     python benchmarks/prediction.py [--repeats 15] [--world-sizes 1 2 3 4] [--no-fail]
 
-A step is foretold from what is measured without it: the compute of all ranks at once, which send
+A step is predicted from measurements of its parts: the compute of all ranks at once, which send
 nothing (`no_sync`), and a link that is fitted to bare all-reduces of four sizes, none of which is a
-model's. Communication is added to compute, as if nothing overlapped: here ranks share cores, and a
-message that is sent meanwhile takes them from compute.
+model's. Communication is added to compute, as if nothing overlapped: ranks share cores here, and a
+message that is sent during compute takes cores away from it.
 
-Every round times compute, all-reduces and steps four times, in turns, so that a slow moment harms
+Every round times compute, all-reduces and steps four times, in turns, so that a slow moment slows
 all alike. Gradients are views of DDP's buckets, so that none is copied. A sample is the time of the
-slowest rank; what is compared are medians. Limit: the median of the errors, over all models and
-numbers of ranks, is at most 15 %.
+slowest rank, and medians are compared. Limit: the median of the errors, over all models and numbers
+of ranks, is at most 15 %.
 """
 
 import argparse
@@ -56,7 +56,8 @@ def measure(world_size, num_rounds):
     Start ranks, time compute, all-reduces and steps, and return the slowest rank's times.
 
     Returns:
-        tuple: {(what, model or bytes): seconds, one a round}, {model: bytes of its gradients}.
+        tuple: {("compute" or "step", model) or ("all-reduce", bytes): [seconds]}, and {model: bytes
+        of its gradients}.
     """
     ranks = run_ranks(world_size, _measure_on, num_rounds)
     samples = {key: of_slowest([times[key] for times, _ in ranks]) for key in ranks[0][0]}
@@ -99,7 +100,7 @@ def _step(model, optimizer, images, labels):
 
 def predictions(world_size, samples, gradient_bytes):
     """
-    Return for each model its step's seconds as foretold: {model: seconds}.
+    Return {model: predicted seconds of a step}.
     """
     link = None
     if world_size > 1:
@@ -119,7 +120,7 @@ def predictions(world_size, samples, gradient_bytes):
 
 def make_plans(world_sizes):
     """
-    Return the table's lines: each model on each number of ranks, then the error of them all.
+    Return the Plans of the table: each model on each number of ranks, and the median error of all.
     """
     plans = [
         Plan(

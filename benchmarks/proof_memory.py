@@ -3,7 +3,7 @@ Measure the memory of a GPU before, with and after ranks that are killed: nothin
 
     python benchmarks/proof_memory.py RANKS DEVICE ANSWER
 
-A stand-in on the CPU counts the memory of the processes, on Linux.
+With the CPU as a stand-in, it counts the memory of the processes, on Linux only.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from kernel import running_kernel
 
 HELD_MIB = 256
 """
-What each rank allocates: far more than a driver's rounding.
+The MiB that each rank allocates: far more than a driver's rounding.
 """
 
 GRANULE_BYTES = 2 << 20
 """
-What CUDA's driver rounds memory up to, and so the least that it could have kept.
+CUDA's driver rounds memory up to a multiple of this, so it is the least that can be left.
 """
 
 PATIENCE_S = 20
@@ -50,7 +50,7 @@ assert total.item() == dist.get_world_size()
 
 def gpu_bytes():
     """
-    Return the bytes in use on all visible GPUs, whoever uses them: ask the driver.
+    Return the bytes in use on all visible GPUs, by any process, as the driver counts them.
     """
     import torch
 
@@ -60,32 +60,32 @@ def gpu_bytes():
 
 def own_bytes():
     """
-    Return the bytes of the processes under this one. What several share is divided by them.
+    Return the bytes of this process's descendants. A shared page is divided by its processes.
     """
     used_mib = 0
     for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(OSError, ValueError):  # ended meanwhile: it has none
+        with contextlib.suppress(OSError, ValueError):  # it has ended: it has no memory
             used_mib += pss_mib(process.pid)
     return int(used_mib * 2**20)
 
 
 def settled(used_bytes, most_bytes):
     """
-    Ask until no more than so much is in use, or patience ends. Returns what was in use last.
+    Poll until at most `most_bytes` are in use, for up to `PATIENCE_S`. Return the last count.
     """
     deadline_s = time.monotonic() + PATIENCE_S
     while (found := used_bytes()) > most_bytes and time.monotonic() < deadline_s:
-        time.sleep(0.1)  # a deadline, not an order of events: the driver frees when it likes
+        time.sleep(0.1)  # no event tells when the driver has freed memory
     return found
 
 
 def most_when_stopped(counts, num_ranks, device):
     """
-    Return how much may be in use when the ranks are stopped and the kernel lives.
+    Return the most bytes that may be in use when the ranks are stopped and the kernel still runs.
     """
     if device == "cuda":
         return counts["before"] + GRANULE_BYTES
-    # On a CPU the kernel itself has some, so all that is known is what the ranks had.
+    # On a CPU the kernel itself uses memory, so only the part of the ranks is known.
     return counts["with ranks"] - num_ranks * (HELD_MIB << 20)
 
 
@@ -96,10 +96,10 @@ def measure(num_ranks, device, used_bytes):
     Args:
         num_ranks: Number of ranks.
         device: "cuda", or "cpu" for a stand-in.
-        used_bytes: A function that tells how much is in use.
+        used_bytes: Function that returns the bytes in use: `gpu_bytes` or `own_bytes`.
 
     Returns:
-        dict: Bytes by the moment at which they were counted.
+        dict: {moment, such as "a rank killed": bytes in use then}.
     """
     start, held_bytes = _START.format(num_ranks=num_ranks, device=device), HELD_MIB << 20
     counts = {"before": used_bytes()}
@@ -125,7 +125,7 @@ def measure(num_ranks, device, used_bytes):
 
 def judge(counts, num_ranks, device):
     """
-    Say what is wrong with the counts. Another program on the same GPU would be held against us.
+    Return what is wrong with the counts. Memory of another program on the same GPU is a fault, too.
 
     Returns:
         list[str]: Sentences; empty if nothing is left.
@@ -140,7 +140,7 @@ def judge(counts, num_ranks, device):
     if counts["with ranks"] - counts["before"] < num_ranks * held_bytes:
         wrong.append("with ranks: less than they hold, so that nothing is known")
     at_most("a rank killed", counts["with ranks"] - held_bytes)
-    # A rank that another one replaced needs about what the first one did.
+    # A rank that replaces the killed one needs about as much memory.
     at_most("it was replaced", counts["with ranks"] + held_bytes // 2)
     at_most("ranks stopped", most_when_stopped(counts, num_ranks, device))
     at_most("kernel killed", counts["before"] + GRANULE_BYTES)
@@ -149,7 +149,7 @@ def judge(counts, num_ranks, device):
 
 def main(argv):
     """
-    Measure, judge, write.
+    Measure the memory, judge the counts, and write the answer file.
     """
     parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
     parser.add_argument("num_ranks", type=int)

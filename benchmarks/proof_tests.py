@@ -1,10 +1,10 @@
 """
-Run tests of this project for the proof on GPUs, and write down how each ended.
+Run tests of this project for the proof on GPUs, and write the result of each to a file.
 
     python benchmarks/proof_tests.py ANSWER --gpu                    those marked `gpu`
     python benchmarks/proof_tests.py ANSWER --faults 4 --shard 0 5   a fifth of the hang matrix
 
-The matrix puts its tensors where its ranks are: on the GPU, if there is one.
+The hang matrix puts its tensors on the device of its ranks: a GPU, if there is one.
 """
 
 import argparse
@@ -22,7 +22,7 @@ MOST_CHARACTERS = 300
 
 class Outcomes:
     """
-    A plugin of pytest that takes a share of the tests and notes how each ends.
+    A plugin of pytest that runs a share of the tests and records the result of each.
 
     Args:
         shard, num_shards: Every `num_shards`-th test is run, from number `shard` on.
@@ -52,14 +52,14 @@ class Outcomes:
             self._note(report.nodeid, "failed", _first_lines(report))
 
     def _note(self, name, status, why):
-        # A fault of setting up or taking down counts more than what the test itself said.
+        # A failure of the test, its set-up or its tear-down counts more than any other result.
         if self.found.get(name, {}).get("status") != "failed":
             self.found[name] = {"name": name, "status": status, "why": why}
 
 
 def _first_lines(report):
     """
-    Return what a failed test says of itself: the lines that pytest marks with E.
+    Return the lines of a failed test's report that pytest marks with E.
     """
     lines = report.longreprtext.splitlines()
     said = [line[1:].strip() for line in lines if line.startswith("E ")]
@@ -68,7 +68,9 @@ def _first_lines(report):
 
 def gpu_files(folder=ROOT / "tests"):
     """
-    Return the files with tests that need a GPU: others may import what is not installed there.
+    Return the files that hold tests that need a GPU.
+
+    Other files may import packages that are not installed on a machine with a GPU.
     """
     mark = "@pytest.mark." + "gpu"
     return sorted(str(path) for path in folder.rglob("test_*.py") if mark in path.read_text())
@@ -79,7 +81,7 @@ def main(argv):
     Run the tests and write the answer.
 
     Returns:
-        int: 0 if pytest ran to its end; otherwise its status.
+        int: 0 if pytest ran to its end, else pytest's exit status.
     """
     parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
     parser.add_argument("answer", type=Path)

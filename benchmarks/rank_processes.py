@@ -69,7 +69,7 @@ def run_starts(num_starts, num_rounds, num_ranks, function, *args, device="cpu")
         num_starts: How often ranks are started; at most once a round.
         num_rounds: Number of rounds in all starts together.
         num_ranks: Number of ranks.
-        function: A function (see `run_ranks`). Its last argument is the number of rounds of a start.
+        function: A function (see `run_ranks`), whose last argument is the rounds of this start.
         args: Further arguments, the same on every rank.
         device: "cpu" or "cuda" (see `run_ranks`).
 

@@ -1,7 +1,8 @@
 """
 Measure how soon a notebook goes on after a rank raises, dies, or leaves the others waiting.
 
-From outside the kernel, as the learner sees it. Ranks and this process share one monotonic clock.
+Times are taken outside the kernel, as a learner sees them. Ranks and this process share one
+monotonic clock.
 """
 
 import tempfile
@@ -12,7 +13,7 @@ from kernel import BenchmarkFailed, running_kernel
 from starting import NUM_RANKS, START_OURS, all_reduce_cell
 
 _CULPRIT = 2
-# `fault` is written at the moment of the fault; `here-r` by rank r as it is about to wait.
+# The file `fault` is written at the moment of the fault, `here-r` by rank r just before it waits.
 _PREPARE = f"""\
 %%px
 import os, signal, sys, threading, time
@@ -44,7 +45,7 @@ if rank == culprit:
     raise RuntimeError("on purpose")
 dist.all_reduce(total)
 """
-# Rank 0 stays out until the culprit is dead, so that the all-reduce cannot end before.
+# Rank 0 enters the all-reduce only when the culprit dies, so that it cannot end before that.
 _DIE = """\
 %%px
 if rank == culprit:
@@ -85,10 +86,10 @@ FAULTS = (
 
 def measure(round_number):
     """
-    Let every fault happen once in a fresh kernel, each round in another order.
+    Cause every fault once in a fresh kernel, in an order that rotates from round to round.
 
     Args:
-        round_number: From 0.
+        round_number: Number of the round, from 0.
 
     Returns:
         dict: For each fault `<name>_prompt_s` and `<name>_good_s`, seconds from the fault, or from
@@ -106,7 +107,7 @@ def measure(round_number):
 
 def measure_fault(kernel, fault, num_ranks=NUM_RANKS):
     """
-    Let a fault happen once.
+    Cause a fault once, and measure the seconds to the prompt and to the next all-reduce.
 
     Args:
         kernel: A Kernel whose ranks run.
@@ -114,7 +115,7 @@ def measure_fault(kernel, fault, num_ranks=NUM_RANKS):
         num_ranks: Number of its ranks, more than 2.
 
     Returns:
-        dict: As `measure`, of this fault.
+        dict: The two entries of this fault (see `measure`).
     """
     healthy = ",".join(str(rank) for rank in range(num_ranks) if rank != _CULPRIT)
     with tempfile.TemporaryDirectory() as name:

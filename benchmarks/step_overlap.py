@@ -1,5 +1,5 @@
 """
-When the gradients and the messages of a training step come: how much of them backward hides.
+Measure when gradients and messages of a training step come, and how much backward hides of them.
 """
 
 import time
@@ -12,7 +12,7 @@ from ddp_lessons.ddp import Overlap, overlap, rebuilt_buckets
 
 class _Clock:
     """
-    When the gradients and the messages of one step of a replica of ours came.
+    The times of the gradients and of the messages in one step of a replica of ours.
     """
 
     def __init__(self, replica):
@@ -42,7 +42,8 @@ class _Clock:
     @property
     def overlap(self):
         """
-        Overlap of the step, by DDP's rule: from the first message to the end of the last.
+        The Overlap of the step. By DDP's rule, communication lasts from the start of the first
+        message to the end of the last one.
         """
         begun_s, ready_s = min(self.begun_s), max(self.ready_s)
         backward_s = ready_s - min(self.ready_s)  # from its first gradient on
@@ -53,18 +54,18 @@ def look_inside(replica, step, num_steps=5):
     """
     Return how many collectives a step has, and an Overlap for each of some steps.
 
-    DDP is asked for its own timers; ours is timed where it calls all_reduce. Both cost time, so
-    that these steps count in no other figure.
+    DDP reports its own timers. A replica of ours is timed where it calls all_reduce. Both cost
+    time, so these steps count in no other figure.
 
     Args:
         replica: A DistributedDataParallel, or a replica of ours.
-        step: Function that does one training step of it.
-        num_steps: How many of them.
+        step: Function that does one training step of the replica.
+        num_steps: Number of steps.
     """
     overlaps = []
     if isinstance(replica, DistributedDataParallel):
         replica._set_ddp_runtime_logging_sample_rate(1)
-        for _ in range(num_steps + 1):  # DDP tells of a step when the next begins
+        for _ in range(num_steps + 1):  # DDP reports a step when the next one begins
             step()
             overlaps.append(overlap(replica))
         return len(rebuilt_buckets(replica)), overlaps[1:]

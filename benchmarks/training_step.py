@@ -3,15 +3,15 @@ Measure a training step in a cell against the same script under torchrun.
 
     python benchmarks/training_step.py [--starts 6] [--repeats 21] [--no-fail]
 
-A kernel with ranks and a torchrun live side by side, and what is not measured waits. In each round
-each does the same steps once, in an order that rotates, so that a slow moment harms all alike; the
-script does them twice, and how far "script, again" is from 1 tells how much of a ratio is noise. A
-sample is the mean of the steps of a round, on the slowest rank. The limit is on the median of the
-ratios within rounds: at most 1.03.
+A kernel with ranks and a torchrun run side by side, and one waits while the other is measured. In
+each round both do the same steps, in an order that rotates, so that a slow moment slows both alike.
+The script does the steps twice: the distance of "script, again" from 1 shows how much of a ratio is
+noise. A sample is the mean of the steps of a round, on the slowest rank. The limit is on the median
+of the ratios within rounds: at most 1.03.
 
-Both are started anew several times. Two processes that pass each other small messages have luck
-with their cores and their memory, or have not, and keep it as long as they live: with steps of 2 ms
-the median ratio of one start was 0.93, of another 1.09, on both sides of 1 alike.
+Both are started several times. Which cores and which memory two processes get is luck that lasts as
+long as they live, and that counts if they exchange small messages: with steps of 2 ms the median
+ratio was 0.93 in one start and 1.09 in another.
 """
 
 import argparse
@@ -48,7 +48,7 @@ _WITHIN_S = 60
 
 class Cells:
     """
-    The steps in cells of a kernel that has ranks.
+    Training steps in cells of a kernel that has ranks.
     """
 
     def __init__(self, kernel):
@@ -70,7 +70,7 @@ class Cells:
 
 class Script:
     """
-    The steps in a script that torchrun has started.
+    Training steps in a script that torchrun has started.
     """
 
     def __init__(self, process):
@@ -91,7 +91,7 @@ class Script:
 @contextlib.contextmanager
 def running_script():
     """
-    Give a Script that ends with the block.
+    Start the script under torchrun, yield a Script, and end it after the block.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(NUM_RANKS), str(_SCRIPT)]
@@ -100,7 +100,7 @@ def running_script():
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**environment(), "OMP_NUM_THREADS": "1"},  # as torchrun would, with a notice
+        env={**environment(), "OMP_NUM_THREADS": "1"},  # torchrun would set it, with a warning
     )
     try:
         yield Script(process)
@@ -115,14 +115,14 @@ def running_script():
 
 def measure(num_starts, num_rounds):
     """
-    Let cells and script do their steps, round by round.
+    Measure the steps of cells and script, round by round.
 
     Args:
         num_starts: How often both are started.
-        num_rounds: Number of rounds of a start that are kept; one before them warms up.
+        num_rounds: Number of measured rounds of a start. One round before them warms up.
 
     Returns:
-        dict: From (way, size) to its milliseconds, one a round.
+        dict: {(way, size): [milliseconds in each round]}.
     """
     samples = {}
     for start in range(num_starts):
@@ -153,7 +153,7 @@ def _measure_start(num_rounds):
 
 def make_plans():
     """
-    Return the table's lines: a cell, and the script once more, against the script.
+    Return the Plans of the table: a cell against the script, and the script against itself.
     """
     return [
         Plan(

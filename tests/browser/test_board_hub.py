@@ -192,7 +192,7 @@ def log_in(chromium, hub):
         contexts.append(chromium.new_context())
         page = contexts[-1].new_page()
         page.set_default_timeout(PATIENCE_MS)
-        page.goto(f"{hub.url}/services/course/classroom/board/")
+        page.goto(f"{hub.url}/services/board/")
         page.get_by_label("Username").fill(name)
         page.get_by_label("Password").fill(hub.password)
         page.get_by_role("button", name="Sign in").click()

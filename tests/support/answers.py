@@ -28,8 +28,8 @@ core, and accepts an answer in doubt. So these answers are tried while no other 
 """
 LOOP_S = 2.0
 """
-Seconds that an answer with an endless loop runs: a third of what a check allows it while all cores
-are busy.
+Seconds that an answer with an endless loop runs here. It keeps all cores busy, so it gets only a
+third of a check's usual deadline.
 """
 TASKS = all_tasks()
 EXERCISES = {place.stem: place for place in all_notebooks(ROOT) if not place.is_lesson}

@@ -1,5 +1,5 @@
 """
-The command line, run in this process.
+A runner of the command line in this process.
 """
 
 import signal
@@ -13,7 +13,7 @@ def run_command(*words):
     """
     Run a command of `ddp-lessons`, and return its exit status.
 
-    The signal handlers that it sets are the process's, so they are put back.
+    The command sets signal handlers for the whole process, so the earlier ones are restored.
     """
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     try:

@@ -78,7 +78,7 @@ def test_output_is_waited_for_while_a_rank_wants_a_core(end, capsys):
 def test_news_of_a_death_turn_an_error_into_a_victims(end):
     """
     An error by a lost connection counts as collateral if news of a death arrives later. Without a
-    death it is an error of its own.
+    death that error is the culprit's.
     """
     victim = end(Outcome(OK), Outcome(RAISED, evalue=LOST_PEER))
     victim.comes[BUSY_S] = lambda: victim.ranks.dead.append(0)

@@ -139,7 +139,7 @@ def test_a_file_that_changes_between_two_looks_was_written_over(tmp_path):
 def test_a_killed_save_leaves_a_part_of_a_longer_file(tmp_path, mode):
     """
     A killed save leaves a part of a file that is longer than the old one. The next save finds it
-    there, and is right only if it starts the file anew.
+    there, and is right only if it overwrites that part.
     """
     path = tmp_path / "run" / "run.pt"
     path.parent.mkdir()

@@ -1,6 +1,6 @@
 """
-The runtime's table of time limits: each is used, no other module defines one, and a scale keeps
-their order.
+The runtime's table of clocks (its time limits and intervals): each is used, no other module defines
+one, and a scale keeps their order.
 """
 
 import ast
@@ -47,7 +47,7 @@ is judged by them, and a process that waits for another's limit needs a longer o
 
 def names_in_the_table():
     """
-    Return the names of all limits, in the table's order.
+    Return the names of all clocks, in the table's order.
     """
     body = ast.parse(TABLE.read_text()).body
     names = [node.targets[0].id for node in body if isinstance(node, ast.Assign)]

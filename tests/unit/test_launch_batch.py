@@ -82,8 +82,8 @@ def test_torchrun_has_a_default_of_one_thread():
 
 def test_slurm_fills_one_node_after_the_other():
     """
-    Slurm places the minimum of tasks on each node, and the rest on the first: four tasks on two
-    nodes are three and one.
+    Slurm fills one node after the other, but leaves a task for each: four tasks on two nodes are
+    three and one.
     """
     assert wish_of({"nodes": "2", "ntasks": "4"}, CLUSTER).tasks_per_node == [3, 1]
     options = {"ntasks": "8", "cpus-per-task": "8"}

@@ -308,7 +308,7 @@ def test_a_hub_needs_no_line_in_the_notebook(people, monkeypatch, folder):
         async def user(self, token):
             return {"h" * 40: "ada"}[token]
 
-    with BoardThread(people, hub=Hub(), prefix="/services/course/classroom/board/") as board:
+    with BoardThread(people, hub=Hub(), prefix="/services/board/") as board:
         monkeypatch.setenv("DDP_LESSONS_BOARD_URL", f"{board.url}/services/board")
         monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "h" * 40)
         notes.note_check("00.1", passed=True)

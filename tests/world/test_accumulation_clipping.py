@@ -1,5 +1,5 @@
 """
-Gradients are clipped by the norm of the whole model, after the sync.
+Gradients are clipped by the norm of the whole model, after the all-reduce.
 """
 
 import math
@@ -37,13 +37,13 @@ def _clip(rank, world_size):
     norm = clip_gradients(model.parameters(), 0.5)
     after = gradients(model)
 
-    bare = Toy()  # what clipping before the sync comes to
+    bare = Toy()  # the result of clipping before the sync
     run_window(bare, parts, sizes=own, across_ranks=True)
     norm_local = clip_gradients(bare.parameters(), 0.5)
     early = gradients(bare)
     dist.all_reduce(early)
 
-    # Each rank keeps a part of the gradients; a fourth one keeps none.
+    # Each of three ranks keeps a part of the gradients; a fourth rank keeps none.
     sharded = []
     if rank < 3:
         shard = gradients(_whole_model(everyone)).tensor_split(min(3, world_size))[rank]
@@ -69,14 +69,15 @@ def _whole_model(everyone):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_clipping_after_the_sync_is_that_of_one_process(world_size):
     """
-    All ranks find one norm. Clipped before the sync, each has its own, and the average is wrong.
+    After the sync all ranks compute the same norm. If gradients are clipped before the sync, each
+    rank has another norm, and the average gradient is wrong.
     """
     everyone = SHARES["unequal"][:world_size]
     whole = _whole_model(everyone)
     norm = nn.utils.clip_grad_norm_(whole.parameters(), 0.5).item()
     expected = gradients(whole)
     results = run_world(world_size, _clip)
-    # The norm is a sum of 16 squares of gradients that each carry the rounding of `oracle`.
+    # The norm is a sum of 16 squares, and each gradient carries the rounding error of `oracle`.
     _, bound = oracle(sum(map(sum, everyone)))
     rel = (bound.norm() / norm).item() + 16 * EPS
     for result in results:
@@ -95,7 +96,8 @@ def test_clipping_after_the_sync_is_that_of_one_process(world_size):
 
 def test_clip_gradients_equals_torchs_and_leaves_small_ones_alone():
     """
-    float32, non-contiguous, empty and missing gradients; and none at all.
+    `clip_gradients` agrees with torch for float32, non-contiguous, empty and missing gradients, and
+    for no parameters at all. Gradients below the limit do not change.
     """
     ours = [nn.Parameter(torch.zeros(3, 4)), nn.Parameter(torch.zeros(0))]
     ours += [nn.Parameter(torch.zeros(2))]
@@ -121,19 +123,20 @@ def test_clip_gradients_equals_torchs_and_leaves_small_ones_alone():
 
 def test_clip_gradients_sees_norms_that_float32_cannot_square():
     """
-    The square of 1e30 overflows in float32, and that of 1e-30 vanishes.
+    The norm is right for values whose squares float32 cannot hold: 1e30 overflows, and 1e-30
+    vanishes.
     """
     for value in (1e30, 1e-30):
         parameter = nn.Parameter(torch.zeros(1))
         parameter.grad = torch.full((1,), value)
         stored = parameter.grad.item()  # as float32 holds it
-        # A square and a root, each rounded.
+        # The bound covers one square and one root, each of which is rounded.
         assert clip_gradients([parameter], 1.0).item() == pytest.approx(stored, rel=2 * EPS)
 
 
 def test_sharded_clipping_in_a_group_of_one(lone_group):
     """
-    The one shard is all there is.
+    In a group of one rank the only shard is the whole gradient, so the norm is that of the shard.
     """
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.tensor([3.0, 4.0])

@@ -1,5 +1,5 @@
 """
-The examples of lesson 07: what a window's gradient is, and what a run says to other ranks.
+The examples of lesson 07: a window's gradient, and the collectives that a run calls.
 """
 
 import pytest
@@ -20,7 +20,7 @@ def _trained(rank, world_size):
         model = DistributedDataParallel(torch.nn.Linear(6, 2))
         with trace() as events:
             told.append(train_windows(model, images, labels, num_micro_batches, peak_rate))
-        # DDP broadcasts its new order of buckets, once.
+        # In its second step DDP broadcasts its new order of buckets, once.
         told[-1] += ([call for call in collectives(events) if call != "broadcast"],)
     return told
 
@@ -28,7 +28,8 @@ def _trained(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_train_windows_makes_a_step_and_an_all_reduce_for_each_window(world_size):
     """
-    C19: no message is about the rate. Five batches make three windows of two, the last one short.
+    The learning rate needs no message of its own (claim C19). Five batches make three windows: two
+    of two batches, and a last one of one batch.
     """
     for one, two, learning in run_world(world_size, _trained):
         assert one[1:] == (4 * 5, ["all_reduce"] * 20)
@@ -38,7 +39,8 @@ def test_train_windows_makes_a_step_and_an_all_reduce_for_each_window(world_size
 
 def test_window_gradient_is_that_of_the_whole_batch():
     """
-    Unequal micro-batches too, and whatever `.grad` held before.
+    The window's gradient is that of the whole batch, although the micro-batches are unequal and
+    `.grad` held another gradient before.
     """
     torch.manual_seed(0)
     model = torch.nn.Linear(6, 2)

@@ -1,5 +1,5 @@
 """
-What a guide's way of accumulating gives, and what it costs.
+Accumulation that gathers whole micro-batches, as a guide does it: its gradient and its cost.
 """
 
 import pytest
@@ -25,7 +25,8 @@ def _gathered(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_gathered_gradient_is_that_of_the_whole_batch_at_a_collective_each(world_size):
     """
-    C16 is false for its cost, and not because it would be wrong.
+    The gathered gradient is right, so claim C16 is false because of the cost: one all-gather for
+    each micro-batch.
     """
     whole, most_off = oracle(12 * world_size)
     for gradient, calls, left in run_world(world_size, _gathered):

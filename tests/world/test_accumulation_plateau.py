@@ -1,5 +1,5 @@
 """
-A schedule that looks at the loss lowers the rate on all ranks together.
+A schedule that reads the loss lowers the learning rate on all ranks at the same step.
 """
 
 import math
@@ -29,7 +29,8 @@ def _plateau(rank, world_size):
     schedules["ours"] = PlateauSchedule(optimizers["ours"], **options)
     schedules["local"] = ReduceLROnPlateau(optimizers["local"], **options)
     for step in range(12):
-        # The last rank has no sample; the others' losses fall for a time that differs by rank.
+        # The last rank has no sample. The losses of the other ranks stop falling at a step that
+        # differs by rank.
         num_local = 0 if rank == world_size - 1 and world_size > 1 else rank + 3
         loss = 1.0 / (1 + min(step, 2 * rank + 2)) + 1e-3 * torch.rand(()).item()
         means.append(schedules["ours"].step(loss * num_local, num_local))
@@ -50,7 +51,8 @@ def _plateau(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_plateau_schedule_lowers_the_rate_on_all_ranks_together(world_size):
     """
-    Fed with its own metric, each rank lowers its rate when it likes (C19).
+    `PlateauSchedule` lowers the rate on all ranks at the same step. With torch's schedule and its
+    local loss, each rank lowers its rate at another step (claim C19).
     """
     results = run_world(world_size, _plateau)
     rates, means, _, _ = results[0]
@@ -76,8 +78,9 @@ def _means(rank, world_size):
 
 def test_global_mean_rounds_once():
     """
-    Added in any order with a rounding each, 1e16 + 1 - 1e16 + 1 is 0, 1 or 2; and a mean of ranks'
-    means would weigh samples unequally. A loss that is not a number must reach every rank.
+    The exact sum of 1e16 + 1 - 1e16 + 1 is 2; added in any order with a rounding each, it would be
+    0, 1 or 2. A mean of the ranks' means would weight samples unequally. A loss that is infinite or
+    not a number must reach every rank.
     """
     for exact, ones, infinite, not_a_number in run_world(4, _means):
         assert exact == 2.0 / 6
@@ -88,7 +91,7 @@ def test_global_mean_rounds_once():
 
 def test_schedule_of_a_group_of_one(lone_group):
     """
-    A script that was written for many ranks runs on one.
+    A script that was written for many ranks also runs on one.
     """
     assert global_mean(3.0, 2) == 1.5
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)

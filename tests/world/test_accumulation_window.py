@@ -1,5 +1,5 @@
 """
-One sync a window, and the gradient of one process on the whole batch.
+A window synchronises gradients once, and gives the gradient of one process on the whole batch.
 """
 
 import contextlib
@@ -30,8 +30,10 @@ from ddp_lessons.replicas import NaiveReplica, OverlappedReplica
 
 def counted_ddp(toy):
     """
-    Return a DDP with buckets as small as they get, rebuilt as after a first step, the list that
-    gets an entry for each all-reduce of a bucket, and the number of buckets.
+    Return a DDP model with the smallest possible buckets, a list, and the number of buckets.
+
+        The list gets an entry for each all-reduce of a bucket. The buckets are rebuilt already, as
+        after a first step.
     """
     calls = []
 
@@ -39,7 +41,7 @@ def counted_ddp(toy):
         calls.append(bucket.index())
         return allreduce_hook(group, bucket)
 
-    # 8 bytes: every parameter has a bucket of its own.
+    # 8 bytes: every parameter has its own bucket.
     model = DistributedDataParallel(toy, bucket_cap_mb=8 / 2**20)
     model.register_comm_hook(None, counting_hook)
     for _ in range(2):  # the first step rebuilds the buckets
@@ -63,7 +65,8 @@ def _windows_on_ddp(rank, world_size):
         }.items():
             calls.clear()
             results[case, name] = (sent(run_window(model, parts, **options)), len(calls))
-    # What guides do: a sync with every micro-batch, or no_sync round backward alone.
+    # Guides do it in two other ways: a sync with every micro-batch, or `no_sync` around backward
+    # alone.
     everyone, own = sized(rank, "equal", world_size)
     parts = parts_of(rank, everyone)
     for name in ("every time", "backward alone"):
@@ -81,8 +84,9 @@ def _windows_on_ddp(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_window_syncs_each_bucket_once_and_is_the_whole_batch(world_size):
     """
-    The gradient of one process, for one all-reduce a bucket, however unequal the micro-batches
-    (C16, C18). Weighing by micro-batches or by this rank's samples is right where it says so only.
+    A window gives the gradient of one process, with one all-reduce for each bucket, however unequal
+    the micro-batches are (claims C16, C18). Weighting by micro-batches or by the rank's own samples
+    is right only in the cases that `right_names` lists.
     """
     worlds = run_world(world_size, _windows_on_ddp)
     num_buckets = worlds[0][0]
@@ -125,7 +129,8 @@ def _windows_on_others(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_window_serves_replicas_and_bare_modules(world_size):
     """
-    Whatever has `no_sync`, or nothing to sync.
+    A window works with any model that has `no_sync`, and with a bare module, which synchronises
+    nothing.
     """
     whole, bound = oracle(sum(map(sum, SHARES["unequal"][:world_size])))
     for results in run_world(world_size, _windows_on_others):
@@ -136,7 +141,8 @@ def test_window_serves_replicas_and_bare_modules(world_size):
 
 def test_windows_lose_no_batch():
     """
-    A loop that steps at every k-th batch forgets the rest of the epoch (C18).
+    `windows` also yields the last, shorter window. A loop that steps only at every k-th batch drops
+    the rest of the epoch (claim C18).
     """
     assert list(windows(range(10), 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert list(windows([], 4)) == []
@@ -148,7 +154,8 @@ def test_windows_lose_no_batch():
 
 def test_last_short_window_has_the_whole_weight():
     """
-    Dividing by k there as well makes the last gradient too small (C18).
+    The last, shorter window has its full weight. If its loss were divided by k as well, its
+    gradient would be too small (claim C18).
     """
     whole, bound = oracle(4)
     parts = parts_of(0, [[2, 2]])
@@ -161,7 +168,8 @@ def test_last_short_window_has_the_whole_weight():
 
 def test_unequal_micro_batches_weigh_by_their_samples():
     """
-    In one process, too, the mean of means is not the mean.
+    Unequal micro-batches are weighted by their samples, because the mean of means is not the mean,
+    in one process as on many ranks.
     """
     whole, bound = oracle(4)
     parts = parts_of(0, [[3, 1]])
@@ -186,7 +194,8 @@ def _window_in_a_subgroup(rank, world_size):
 
 def test_window_weighs_over_the_group_that_the_model_averages_over():
     """
-    Weights over all ranks would wait for one that has another model.
+    The number of samples is summed over the model's own group. A sum over all ranks would wait for
+    a rank that trains another model.
     """
     whole, bound = oracle(sum(map(sum, SHARES["unequal"][:2])))
     first, second, outside = run_world(3, _window_in_a_subgroup)

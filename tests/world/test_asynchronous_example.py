@@ -1,5 +1,5 @@
 """
-What the lesson trains, on a few steps.
+The training of the lesson on asynchronous methods, for a few steps.
 """
 
 import torch
@@ -21,7 +21,8 @@ from ddp_lessons.workloads import digits_model, load_digits
 
 def test_own_classes_are_nobody_elses_and_all_are_there():
     """
-    The lesson says so.
+    Each rank has its own digits, no digit has two ranks, and no digit is missing: the lesson says
+    so.
     """
     digits = load_digits()
     seen = [set(), set(), set(), set()]
@@ -54,7 +55,8 @@ def _compared(rank, world_size):
 
 def test_table_counts_bytes_and_ticks():
     """
-    28 steps on 4 ranks, two meetings of 19,240 bytes.
+    The table counts 28 steps on 4 ranks. Local SGD and DiLoCo meet twice, with 19,240 bytes each
+    time.
     """
     results = run_world(4, _compared)
     rows = compare(*map(list, zip(*results, strict=True)))
@@ -65,7 +67,7 @@ def test_table_counts_bytes_and_ticks():
     assert found["local SGD"][:3] == found["DiLoCo"][:3] == [2 * whole, 84, 44]
     # gossip meets once more at the end; with one slow rank all wait for it in turn
     assert found["gossip"][:2] == [29 * whole, 84]
-    assert found["server"][1] == 24  # 2 in each tick, and one more in every third: 56
+    assert found["server"][1] == 24  # 56 in all: two in each tick, and a third one in every third tick
     assert all(loss < 2.5 for *_, loss, _ in rows)
 
 
@@ -76,8 +78,8 @@ def _seconds(rank, world_size):
 
 def test_seconds_are_those_of_the_last_rank():
     """
-    In lockstep nobody is through before rank 3 has slept three ticks in each of four steps. Of 16
-    gradients for a server, one of three workers makes 6 or more.
+    The duration is that of the slowest rank. In lockstep each of four steps waits until rank 3 has
+    slept for three ticks. With a server, one of three workers makes 6 or more of 16 gradients.
     """
     results = run_world(4, _seconds)
     assert results == [results[0]] * 4
@@ -98,7 +100,9 @@ def _items(rank, world_size):
 
 def test_stolen_items_make_the_same_step_in_less_time():
     """
-    Sums over ranks are divided by the number of all items, not a rank's mean by the ranks.
+    Ranks that steal items make the same step in less time. The sums over ranks are divided by the
+    number of all items; a mean of the ranks' means would be wrong, because ranks do unequal numbers
+    of items.
     """
     results = run_world(2, _items)
     (own, stolen), (slow_own, slow_stolen) = results

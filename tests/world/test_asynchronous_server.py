@@ -1,5 +1,5 @@
 """
-A server and its workers, on real ranks: against one process that plays all of them.
+A server and its workers on real ranks, compared with one process that plays all of them.
 """
 
 import pytest
@@ -16,14 +16,15 @@ NUM_UPDATES = 30
 
 def step_ticks(rank, step):
     """
-    Return the ticks of a step: worker 2 is slow, and worker 1 has a slow step now and then.
+    Return how many ticks a step takes: worker 2 is slow, and worker 1 has a slow step now and then.
     """
     return 5 if rank == 2 else 1 + (step % 3 == 0)
 
 
 def serve(rank, world_size, bound, is_ticking):
     """
-    Be the server or a worker; return the log and the weights, or how many gradients were sent.
+    Run the server or a worker. The server returns its log and weights, a worker the number of
+    gradients that it sent.
     """
     torch.manual_seed(rank)
     model = toy_model()
@@ -42,11 +43,11 @@ def serve(rank, world_size, bound, is_ticking):
 
 def played_by_one(log, workers):
     """
-    Return the weights that the gradients of a log make, and their ages, all in one process.
+    Return the weights that the gradients of a log make when one process plays all workers.
 
-    Args:
-        log: Arrivals, of which who sent what is taken.
-        workers: All workers.
+        Args:
+            log: The server's arrivals; their workers, steps and ages are used.
+            workers: The ranks of all workers.
     """
     model, scratch = toy_model(), toy_model()
     optimizer = sgd(model)
@@ -70,7 +71,7 @@ def played_by_one(log, workers):
 
 def check_log(log, workers, bound):
     """
-    Hold what is bound to be so in every order.
+    Assert what holds for every order of arrivals.
     """
     made = dict.fromkeys(workers, 0)
     for arrival in log:
@@ -81,7 +82,7 @@ def check_log(log, workers, bound):
         if bound is not None:
             assert arrival.age <= (len(workers) - 1) * (2 * bound + 1)
     assert len(log) == NUM_UPDATES
-    # Each update makes one gradient older on each other worker.
+    # Each update makes at most one gradient older on each other worker.
     assert sum(arrival.age for arrival in log) <= (len(workers) - 1) * NUM_UPDATES
 
 
@@ -89,14 +90,14 @@ def check_log(log, workers, bound):
 @pytest.mark.parametrize(("world_size", "bound"), [(2, None), (3, 0), (3, 2), (4, None), (4, 1)])
 def test_server_makes_the_steps_of_its_log(world_size, bound, is_ticking):
     """
-    The log says of each gradient who sent it and how old it was: from that alone one process finds
-    the same weights.
+    The log says for each gradient which worker sent it and how old it was. One process that applies
+    these gradients finds the same weights.
     """
     (log, weights), *sent = run_world(world_size, serve, bound, is_ticking)
     workers = range(1, world_size)
     check_log(log, workers, bound)
     assert near(weights, played_by_one(log, workers))
-    # What was under way when there were enough was sent for nothing.
+    # Gradients that were on their way when the server had enough of them were sent in vain.
     num_dropped = sum(sent) - NUM_UPDATES
     assert 0 <= num_dropped <= world_size - 2
     if bound is None:
@@ -106,17 +107,18 @@ def test_server_makes_the_steps_of_its_log(world_size, bound, is_ticking):
 
 def test_ages_on_the_clock_are_the_same_on_every_run():
     """
-    Stored outputs are compared, and so what they show must not be chance.
+    On the simulated clock, ages do not depend on chance: stored outputs of the lesson show them and
+    are compared.
     """
     logs = [run_world(4, serve, 2, True)[0][0] for _ in range(2)]
     assert logs[0] == logs[1]
-    assert max(arrival.age for arrival in logs[0]) == 2 * (2 + 1)  # it is reached
+    assert max(arrival.age for arrival in logs[0]) == 2 * (2 + 1)  # the largest age is reached
     assert any(arrival.began < arrival.tick for arrival in logs[0])
 
 
 def test_bound_of_0_is_as_lockstep():
     """
-    Each worker makes one step before any makes its second.
+    With a bound of 0 each worker makes one step before any worker makes its second, as in lockstep.
     """
     log = run_world(4, serve, 0, False)[0][0]
     for start in range(0, NUM_UPDATES, 3):
@@ -136,14 +138,14 @@ def _subgroup(rank, world_size):
 
 def test_server_of_a_subgroup():
     """
-    Ranks are numbered as in the default group, whatever the group.
+    The server and its workers use the ranks of the default group, even inside a subgroup.
     """
     assert run_world(4, _subgroup) == [None, 5, None, 5]
 
 
 def test_server_refuses_what_cannot_work(lone_group, monkeypatch):
     """
-    Each of these would wait for ever, or fail deep inside of torch.
+    The server refuses settings that would wait for ever, or fail deep inside torch.
     """
     model = toy_model()
     with pytest.raises(BadInput, match=r"Nobody works.*got a group of 1"):

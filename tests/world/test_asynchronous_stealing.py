@@ -1,5 +1,5 @@
 """
-Queues of work on real ranks: each item once, whatever the order.
+Work queues on real ranks: each item is taken once, in whatever order.
 """
 
 import itertools
@@ -29,7 +29,8 @@ def _take_all(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_each_item_is_taken_once_and_own_ones_first(world_size):
     """
-    An item that two ranks do counts twice in the gradient; one that nobody does is lost.
+    An item that two ranks take would count twice in the gradient, and an item that no rank takes
+    would be lost.
     """
     results = run_world(world_size, _take_all)
     for number in range(2):
@@ -53,11 +54,12 @@ def _one_takes_all(rank, world_size):
 
 def test_thief_goes_to_the_longest_queue():
     """
-    Where most is left, it is least likely that two meet at the last item.
+    A rank without work steals from the longest queue, because two ranks are least likely to meet
+    there at the last item.
     """
     results = run_world(3, _one_takes_all)
     owners = [owner for owner, _ in results[1][0]]
-    # where both have as much left, the lower rank's comes first
+    # where two queues are equally long, that of the lower rank comes first
     assert owners == [1, 2, 0, 2, 0, 2, 0, 2]
     assert [left for _, left in results] == [[None, None]] * 3
 
@@ -65,7 +67,8 @@ def test_thief_goes_to_the_longest_queue():
 @pytest.mark.parametrize(("sizes", "rank"), [([1, -1], 0), ([1, 1], 2), ([], 0)])
 def test_queues_refuse_what_makes_no_sense(sizes, rank):
     """
-    A rank without a queue would steal all the same, and nobody would know whose it is.
+    Bad sizes and ranks are refused. A rank without a queue could steal, but its items would belong
+    to no rank.
     """
     with pytest.raises(BadInput, match=r"Bad queues: expected a size of 0 or more for each rank"):
         Queues(None, sizes, rank)

@@ -1,5 +1,6 @@
 """
-Ways to train with fewer messages: against one process that plays all ranks, and torch's own.
+Training methods with fewer messages, compared with one process that plays all ranks and with
+torch's averager.
 """
 
 import copy
@@ -28,7 +29,7 @@ NUM_STEPS, EVERY, MOMENTUM = 8, 3, 0.9
 
 def make(name, model):
     """
-    Return a way by its name.
+    Return the training method with this name.
     """
     optimizer = sgd(model, MOMENTUM)
     return {
@@ -43,7 +44,8 @@ def make(name, model):
 
 def train(rank, world_size, name):
     """
-    Train in some way, and return the weights, the calls and with whom each step talked.
+    Train with one method. Return the weights at the end, those before `finish`, the collectives,
+    and the partners of each step.
     """
     model = toy_model()
     torch.manual_seed(rank)
@@ -60,7 +62,8 @@ def train(rank, world_size, name):
 
 class OneProcess:
     """
-    Play all ranks in one process, with models that are averaged as a way does it.
+    A simulation of all ranks in one process, with models that are averaged as a method averages
+    them.
     """
 
     def __init__(self, world_size, momentum=MOMENTUM):
@@ -69,7 +72,7 @@ class OneProcess:
 
     def backward(self, step):
         """
-        Leave in each model the gradient of its rank.
+        Compute each rank's gradient in its model.
         """
         for rank, model in enumerate(self.models):
             model.zero_grad()
@@ -84,13 +87,13 @@ class OneProcess:
 
     def rows(self):
         """
-        Return the weights of each rank, (w, G).
+        Return the weights of each rank, shape (w, G).
         """
         return torch.stack([weights_of(model) for model in self.models])
 
     def put(self, rows):
         """
-        Give each model its row.
+        Copy each row of weights, shape (w, G), into the model of its rank.
         """
         for model, row in zip(self.models, rows, strict=True):
             parameters = [p for p in model.parameters() if p.requires_grad]
@@ -102,7 +105,7 @@ class OneProcess:
 
 def one_process(name, world_size):
     """
-    Return what one process finds, (w, G).
+    Return the weights that one process finds with this method, shape (w, G).
     """
     world = OneProcess(world_size, 0.0 if name == "every step" else MOMENTUM)
     common = world.rows()[0].clone().requires_grad_()
@@ -141,7 +144,8 @@ NAMES = ["lockstep", "local", "every step", "diloco", "outer of 1", "gossip"]
 @pytest.mark.parametrize("name", NAMES)
 def test_way_finds_what_one_process_finds(name, world_size):
     """
-    Rounding apart, who sends what must not matter; and in the end all ranks have equal weights.
+    Apart from rounding, the result must not depend on which rank sends what. At the end all ranks
+    have equal weights.
     """
     results = run_world(world_size, train, name)
     expected = one_process(name, world_size)
@@ -152,7 +156,8 @@ def test_way_finds_what_one_process_finds(name, world_size):
 
 def test_ways_talk_as_often_as_they_say():
     """
-    The lesson counts messages, and foretells waiting, by what `step` returns.
+    `step` returns with which ranks it exchanged weights. The lesson counts messages and predicts
+    waiting times from that.
     """
     for name, num_calls in {"lockstep": 8, "local": 3, "every step": 8, "diloco": 3}.items():
         for _, _, calls, talks in run_world(3, train, name):
@@ -183,7 +188,8 @@ def _torchs(rank, world_size):
 
 def test_local_sgd_is_as_torchs_own_averager():
     """
-    torch.distributed.algorithms.model_averaging does the same, without the last meeting.
+    torch.distributed.algorithms.model_averaging gives the same weights as LocalSGD, except that it
+    has no averaging at the end.
     """
     ours = [weights for weights, _, _, _ in run_world(4, train, "local")]
     for weights, theirs in zip(ours, run_world(4, _torchs), strict=True):
@@ -193,7 +199,8 @@ def test_local_sgd_is_as_torchs_own_averager():
 @pytest.mark.parametrize("world_size", range(1, 10))
 def test_partners_are_mutual_and_news_reaches_everybody(world_size):
     """
-    A rank that waits for one who talks with another would wait for ever.
+    Partners choose each other: a rank whose partner exchanges with another rank would wait for
+    ever. In 2 w rounds every rank's weights reach all others.
     """
     known = [{rank} for rank in range(world_size)]
     for round_number in range(2 * world_size):
@@ -221,7 +228,8 @@ def _subgroup(rank, world_size):
 
 def test_ways_keep_to_their_group():
     """
-    What is returned are ranks of the default group, as pictures and clocks number them.
+    A method in a subgroup returns ranks of the default group, because pictures and clocks number
+    them so.
     """
     (first, weights), nothing, (second, others) = run_world(3, _subgroup)
     assert (first, nothing, second) == ((2,), None, (0,))
@@ -230,12 +238,12 @@ def test_ways_keep_to_their_group():
 
 def test_ways_refuse_no_steps(lone_group):
     """
-    Nobody meets after each 0 steps.
+    A period of 0 steps is refused. After no step `finish` averages nothing.
     """
     model = toy_model()
     with pytest.raises(BadInput, match=r"Bad every: expected 1 step or more.*got 0"):
         LocalSGD(model, sgd(model), 0)
     way = LocalSGD(model, sgd(model), 2)
     before = copy.deepcopy(model.state_dict())
-    way.finish()  # nothing was done, so nothing is to be met for
+    way.finish()  # no step was made, so there is nothing to average
     assert all(torch.equal(before[name], one) for name, one in model.state_dict().items())

@@ -1,7 +1,8 @@
 """
-A model that is fully sharded trains as one process would with the samples of all ranks.
+A fully sharded model trains as one process would train with the samples of all ranks.
 
-The oracle is one process in float64, with the mean of the ranks' losses, and torch's `fully_shard`.
+The oracle is one process in float64, with the mean of the ranks' losses; another one is torch's
+`fully_shard`.
 """
 
 import pytest
@@ -27,9 +28,10 @@ NUM_STEPS = 3
 
 class Toy(nn.Module):
     """
-    Hold what is awkward: a tied weight, a frozen layer, a norm, a branch, sizes that do not divide.
+    A model with awkward parts: a tied weight, a frozen layer, a norm, a branch, sizes that do not
+    divide.
 
-    Shapes: (N, 5) -> (N, 5).
+        Shapes: (N, 5) -> (N, 5).
     """
 
     def __init__(self, dtype=torch.float64):
@@ -42,7 +44,7 @@ class Toy(nn.Module):
         self.last = nn.Linear(7, 5)
         self.back = nn.Linear(5, 7)
         self.again = nn.Linear(5, 7)
-        self.back.weight = self.again.weight  # of two units
+        self.back.weight = self.again.weight  # shared by two units
         self.scale = nn.Parameter(torch.ones(()))  # the root's own
         self.to(dtype)
 
@@ -55,7 +57,7 @@ class Toy(nn.Module):
 
 def toy(rank=0, dtype=torch.float64):
     """
-    Return the toy; ranks begin apart, and must begin as rank 0.
+    Return the toy model. Each rank's weights differ, so sharding must take those of rank 0.
     """
     with seeded(rank):
         return Toy(dtype)
@@ -63,7 +65,7 @@ def toy(rank=0, dtype=torch.float64):
 
 def samples(rank, step, num=3, dtype=torch.float64):
     """
-    Return a rank's samples of a step.
+    Return a rank's samples of one step, shape (num, 5).
     """
     rng = torch.Generator().manual_seed(100 * step + rank)
     return torch.randn(num, 5, generator=rng, dtype=torch.float64).to(dtype)
@@ -71,7 +73,7 @@ def samples(rank, step, num=3, dtype=torch.float64):
 
 def plain_run(model, world_size, num_steps=NUM_STEPS, max_norm=None, micro=1):
     """
-    Return what one process makes of it, and the norms that were clipped.
+    Train the model in one process. Return its state dict, and the norms before clipping.
     """
     optimizer, norms = torch.optim.Adam(model.parameters(), lr=0.01), []
     for step in range(num_steps):
@@ -111,7 +113,8 @@ def _trained(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_trains_as_one_process(world_size):
     """
-    Whatever is freed and asked for when: tied, frozen and unused weights, and the root's own.
+    With every option the weights are those of one process: for tied, frozen and unused weights, and
+    for the root's own parameter.
     """
     right, _ = plain_run(toy(), world_size)
     for found in run_packed(world_size, _trained):
@@ -141,7 +144,8 @@ def _naive(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_naive_way_trains_as_one_process(world_size):
     """
-    The derivative of an all-gather is a reduce-scatter.
+    NaiveSharded trains as one process, because the derivative of its all-gather is a
+    reduce-scatter.
     """
     results = run_packed(world_size, _naive)
     model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).double()
@@ -198,8 +202,8 @@ def _torchs(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_equals_torchs_to_the_last_bit(world_size):
     """
-    Two numbers have one sum, in float32 and in bfloat16; so does the number of calls, and what
-    they carry.
+    The results equal those of torch's `fully_shard` to the last bit, since the sum of two numbers
+    does not depend on their order. The calls and their dtypes are equal, too.
     """
     for found in run_packed(world_size, _torchs):
         for mine, right, (our_calls, their_calls) in found:
@@ -222,13 +226,15 @@ def _clipped(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_clips_by_the_norm_of_all_ranks(world_size):
     """
-    A rank's own norm is too small, and another one on each rank.
+    Clipping uses the norm of all ranks. A rank's local norm is too small, and differs from rank to
+    rank.
     """
     right, right_norms = plain_run(toy(), world_size, max_norm=0.1)
     for norms, state in run_packed(world_size, _clipped):
         assert norms == pytest.approx(right_norms, rel=1e-6)  # it is summed in float32
         for key, value in state.items():
-            # as above; and the factor is off by 1e-6 in float32, of which Adam leaves less
+            # The bound is as above. In float32 the factor is off by 1e-6, and Adam makes that
+            # smaller.
             torch.testing.assert_close(value, right[key], rtol=0, atol=1e-6)
 
 
@@ -263,7 +269,8 @@ def _buffers(rank, world_size):
 
 def test_whole_state_goes_out_and_in():
     """
-    Saved by one process, loaded by three ranks: the names are those of the bare module.
+    A state dict that one process saved loads on three ranks, under the names of the bare module. It
+    is complete when it is saved again.
     """
     state = toy(1).state_dict()
     for got, said in run_packed(3, _loaded, state):
@@ -293,7 +300,7 @@ def _refused(rank, world_size):
             call()
         said.append(str(caught.value))
     with pytest.raises(AttributeError, match="has no attribute 'weight'"):
-        sharded.module.weight.sum()  # nothing is there that could be read
+        sharded.module.weight.sum()  # the gathered parameters are freed, so there is nothing to read
     with torch.no_grad():
         assert sharded(torch.ones(1, 3)).shape == (1, 2)
         assert sharded.gathered_bytes == 0
@@ -325,7 +332,7 @@ class _Box:
 
 def test_refusals():
     """
-    What cannot be sharded is refused on every rank, before a message that could hang.
+    A model that cannot be sharded is refused on every rank, before a message that could hang.
     """
     for said in run_world(2, _refused):
         assert said[0].startswith("Nothing to train")
@@ -337,7 +344,8 @@ def test_refusals():
 
 def test_units_are_children_and_those_of_containers():
     """
-    What the root alone has, and what has no parameters, is no unit.
+    Units are the children with parameters, and the children of containers. Neither the root's own
+    parameters nor a module without parameters make a unit.
     """
     model = Toy()
     assert plan_units(model) == [
@@ -364,7 +372,8 @@ def _half(rank, world_size, dtype):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_low_precision_computes_and_float32_keeps(dtype):
     """
-    Layers see low precision, and the optimizer float32: small steps are not lost.
+    Layers compute in low precision, but the optimizer has float32 weights, so that small steps are
+    not lost.
     """
     right = toy().double()
     optimizer = torch.optim.SGD(right.parameters(), lr=0.1)
@@ -389,7 +398,7 @@ def test_low_precision_computes_and_float32_keeps(dtype):
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_trains_on_a_gpu(dtype):
     """
-    NCCL gathers beside the stream that computes, and the memory of gathers comes and goes there.
+    NCCL gathers on another stream than the one that computes, and frees the gathered memory there.
     """
     import torch.distributed as dist
 

@@ -1,5 +1,5 @@
 """
-A fully sharded run is saved by the ranks together, each its part, and taken up by other ranks.
+A fully sharded run is saved by all ranks, each its own part, and resumed on other numbers of ranks.
 """
 
 import pytest
@@ -19,7 +19,8 @@ SAVED_BY, SAVED_AT, LAST = 4, 2, 4
 
 class _Net(nn.Module):
     """
-    Hold what a checkpoint may lose: buffers, what is frozen, sizes that divide by no ranks.
+    A model with parts that a checkpoint may lose: buffers, a frozen layer, and sizes that no number
+    of ranks divides.
     """
 
     def __init__(self):
@@ -28,7 +29,7 @@ class _Net(nn.Module):
         self.norm = nn.BatchNorm1d(7)
         self.frozen = nn.Linear(7, 7).requires_grad_(False)
         self.last = nn.Linear(7, 1)
-        self.scale = nn.Parameter(torch.ones(()))  # of 3 ranks, two have nothing of it
+        self.scale = nn.Parameter(torch.ones(()))  # with 3 ranks, two hold no part of it
         self.double()
 
     def forward(self, x):
@@ -43,7 +44,7 @@ def _run(seed=0):
 
 
 def _steps(run, last):
-    # All ranks have the same samples, so that any number of them finds the same sums.
+    # All ranks have the same samples, so that the sums do not depend on the number of ranks.
     while run.step < last:
         x = torch.arange(20.0, dtype=torch.float64).view(4, 5).cos() + run.step
         run.optimizer.zero_grad()
@@ -55,7 +56,7 @@ def _steps(run, last):
 
 def _whole(run):
     """
-    Return all weights, buffers and moments, whole; a count of steps as it is.
+    Return all weights, buffers and moments as whole tensors, and step counts unchanged.
     """
     state = capture_shards(run)["optimizer"]["state"]
     found = {f"model {name}": value for name, value in full_state_dict(run.model).items()}
@@ -92,8 +93,9 @@ def _same(one, other):
 @pytest.mark.parametrize("save", ["save_sharded", "save_async"])
 def test_saved_by_four_ranks_and_loaded_by_others_bit_for_bit(tmp_path, save):
     """
-    Weights, moments, counts and rates are the same bits on 2 ranks as on the 4 that saved, and on
-    3, whose cuts are elsewhere. They go on to the bits of a run that never stopped.
+    Weights, moments, step counts and rates have the same bits on 2 ranks as on the 4 that saved,
+    and also on 3 ranks, whose shards begin elsewhere. On 2 and 4 ranks, training continues with the
+    bits of a run that never stopped.
     """
     saved, gone_on = run_packed(SAVED_BY, _save, str(tmp_path), save)[0]
     assert any(name.endswith("exp_avg_sq") for name in saved)
@@ -115,7 +117,8 @@ def _save_whole(rank, world_size, root):
 
 def test_a_sharded_model_is_not_saved_from_rank_0_alone(tmp_path):
     """
-    Rank 0 has a part of it only: the checkpoint would be good to nobody.
+    `save` refuses a sharded model: rank 0 holds only a part of it, so the checkpoint would be
+    useless.
     """
     for said in run_world(2, _save_whole, str(tmp_path)):
         assert "Use Checkpoints.save_sharded." in said
@@ -137,7 +140,7 @@ def _load_other(rank, world_size, root):
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     """
-    Shards have numbers for names: one of another size must not be taken for the same.
+    Shards are named by numbers. A shard of another size must not be taken for one of the same name.
     """
     for said in run_world(2, _load_other, str(tmp_path)):
         assert "checkpoint does not fit" in said

@@ -1,5 +1,5 @@
 """
-What a fully sharded model holds, and who asks for what when: what values alone do not show.
+Bytes that a fully sharded model holds, and the order of its calls, which values alone do not show.
 """
 
 import pytest
@@ -26,7 +26,7 @@ SIZE = WIDTH * WIDTH + WIDTH  # numbers of a layer
 
 def layers():
     """
-    Return layers that are alike, the same on every rank.
+    Return equal layers with the same weights on every rank.
     """
     torch.manual_seed(0)
     return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(NUM_LAYERS)))
@@ -61,7 +61,7 @@ def _calls(rank, world_size, options):
 
 def padded(world_size):
     """
-    Return the bytes of a layer that is gathered.
+    Return the bytes of one gathered layer.
     """
     return -(-SIZE // world_size) * world_size * 4
 
@@ -69,8 +69,8 @@ def padded(world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_layers_are_gathered_freed_and_asked_for_ahead(world_size):
     """
-    From the second forward on a layer is asked for before the one before it computes. Never more
-    than two are there.
+    From the second forward on, the next layer's all-gather begins before the layer before it
+    computes. At most two layers are gathered at a time.
     """
     table = padded(world_size)
     for first, second in run_world(world_size, _calls, {}):
@@ -84,7 +84,7 @@ def test_layers_are_gathered_freed_and_asked_for_ahead(world_size):
             assert found["most"] == 2 * table
         ask, wait = ["all", "ask"], ["all", "wait"]
         ahead = [ask, wait, *[ask, wait] * (NUM_LAYERS - 1)]
-        assert first["order"][: 2 * NUM_LAYERS] == ahead  # nobody knows the order yet
+        assert first["order"][: 2 * NUM_LAYERS] == ahead  # the first forward does not know the order yet
         # ask 1, wait 1, ask 2 (compute 1), wait 2, ask 3 (compute 2), ...
         forward = second["order"][: 2 * NUM_LAYERS]
         assert forward == ahead
@@ -99,8 +99,9 @@ def test_layers_are_gathered_freed_and_asked_for_ahead(world_size):
 
 def test_options_trade_memory_for_messages():
     """
-    Kept after forward there is one gather; without prefetch one layer is there at a time; at once
-    there are two messages; in bfloat16 half the bytes.
+    With `reshard_after_forward=False` there is one all-gather for each layer. Without prefetch one
+    layer is gathered at a time. With one unit there are two messages. In bfloat16 an all-gather has
+    half the bytes.
     """
     table = padded(2)
     for _, kept in run_world(2, _calls, {"reshard_after_forward": False}):
@@ -136,7 +137,8 @@ def _whole(model):
 
 def test_forward_asks_for_what_came_next_last_time():
     """
-    When a layer begins to compute, the next one is under way already.
+    From the second forward on, the next layer's all-gather is on its way when a layer begins to
+    compute.
     """
     for first, second in run_world(2, _forward_order):
         assert first == [(number, [number]) for number in range(NUM_LAYERS)]
@@ -180,7 +182,8 @@ def test_bytes_are_those_foretold(world_size):
         assert found["FSDP"] == held
         assert found["DDP"]["parameters"] == found["ZeRO-1"]["gradients"] == 4 * sum(sizes)
         assert abs(found["ZeRO-2"]["gradients"] - held["gradients"]) <= 4 * 20
-        # torch cuts by rows: at most three rows of 256 more or less of the last layer
+        # torch shards by rows, so a rank has at most three rows of 256 more or fewer of the last
+        # layer
         assert abs(found["torch"]["parameters"] - held["parameters"]) <= 4 * 3 * 257
         assert found["torch"]["optimizer"] == 2 * found["torch"]["parameters"]
     sent = foretold_sent_bytes(sizes, world_size)
@@ -214,7 +217,8 @@ def _accumulated(rank, world_size):
 
 def test_no_sync_adds_up_and_sends_once():
     """
-    Gathers stay; two of three reduce-scatters are saved, for the memory of all gradients.
+    In `no_sync` the all-gathers stay, and two of three reduce-scatters are saved. The price is the
+    memory of all gradients.
     """
     for names, held, left, once, each in run_packed(2, _accumulated):
         assert [one.count("reduce_scatter_tensor") for one in names] == [0, NUM_LAYERS]
@@ -250,7 +254,8 @@ def _recomputed(rank, world_size):
 
 def test_activations_may_be_computed_again_in_backward():
     """
-    A forward in the middle of backward must not free what backward needs.
+    A forward in the middle of backward, as checkpointing makes it, must not free parameters that
+    backward needs.
     """
     for plain, again in run_packed(2, _recomputed):
         assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
@@ -291,7 +296,8 @@ def _broken_off(rank, world_size):
 
 def test_what_was_broken_off_is_forgotten():
     """
-    After an error in backward or forward the next step is as if it had not been.
+    After an error in backward or forward the next step gives the gradients that it would give
+    without that error.
     """
     for right, got, gathered in run_packed(2, _broken_off):
         assert gathered == 0
@@ -307,7 +313,7 @@ def _lost_group(rank, world_size):
     gathering, reducing = FailedWork(), FailedWork()
     flat._gathering, flat._reducing = (gathering, None), (reducing, None, None)
     model.zero_grad()
-    flat.finish_reduce()  # of which nothing is left
+    flat.finish_reduce()  # zero_grad has dropped it, so there is nothing left to wait for
     assert gathering.num_waits == reducing.num_waits == 1
     model(x).square().mean().backward()
     return packed((right, [shard.grad for shard in model.shards], model.gathered_bytes))
@@ -315,7 +321,8 @@ def _lost_group(rank, world_size):
 
 def test_what_was_under_way_when_the_group_ended_is_asked_for_anew():
     """
-    Whoever waits for it is told once, and not in every step from then on.
+    A gather that was on its way when the group ended raises its error once. The next step gathers
+    again and does not raise.
     """
     for right, got, gathered in run_packed(2, _lost_group):
         assert gathered == 0
@@ -324,7 +331,7 @@ def test_what_was_under_way_when_the_group_ended_is_asked_for_anew():
 
 def test_models_have_the_numbers_that_the_lesson_names():
     """
-    It foretells bytes from them.
+    The lesson predicts bytes from these numbers of parameters.
     """
     counted = [sum(p.numel() for p in make().parameters()) for make in (deep_model, small_model)]
     assert counted == [545546, 2410]

@@ -1,5 +1,5 @@
 """
-A mesh has the groups that torch's has; what it costs is foretold, and the best one is found.
+A mesh has the groups of torch's DeviceMesh; its cost is predicted, and the fastest mesh is found.
 """
 
 import itertools
@@ -49,7 +49,7 @@ JOB = Job(
 
 def test_lines_and_places_of_a_mesh_are_those_of_a_table():
     """
-    Read row by row; each rank is on one line of each axis.
+    Ranks fill the mesh row by row, and each rank is on one line of each axis.
     """
     sizes = {"data": 2, "pipeline": 3, "tensor": 4}
     table = torch.arange(24).view(2, 3, 4)
@@ -76,7 +76,7 @@ def test_lines_and_places_of_a_mesh_are_those_of_a_table():
 )
 def test_what_is_no_mesh_is_refused(call, words):
     """
-    With what was expected, before any group is made.
+    A bad mesh is refused before any group is made, and the error names what was expected.
     """
     with pytest.raises(BadInput, match=words):
         call()
@@ -84,7 +84,7 @@ def test_what_is_no_mesh_is_refused(call, words):
 
 def test_a_mesh_needs_as_many_ranks_as_there_are(lone_group):
     """
-    A rank that is in no line would wait for ever.
+    A rank that is on no line of the mesh would wait for ever.
     """
     with pytest.raises(BadInput, match=r"2 ranks expected \(got 1\)"):
         Mesh(data=1, tensor=2)
@@ -118,7 +118,8 @@ def _groups(rank, world_size, sizes):
 )
 def test_groups_are_those_of_torchs_mesh(sizes):
     """
-    Who reads ours can read `init_device_mesh`; and each group sums over its own line.
+    The groups are those of `init_device_mesh`, and each group sums over its own line. A reader of
+    our mesh can therefore read torch's.
     """
     world_size = 1
     for size in sizes.values():
@@ -150,7 +151,8 @@ def _train_on_a_mesh(rank, world_size):
 
 def test_three_steps_on_two_by_two_ranks_are_those_of_one_process():
     """
-    Samples over one axis, layers over the other; u times 100 terms of size 1, as for the layers.
+    Samples are split over one axis and layers over the other. The bound is u times 100 terms of
+    size 1, as for the layers.
     """
     first, second = _pair()
     optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
@@ -167,7 +169,7 @@ def test_three_steps_on_two_by_two_ranks_are_those_of_one_process():
 
 def test_meshes_are_all_products():
     """
-    One that is left out might be the best.
+    `meshes` lists every product: a mesh that is left out might be the fastest.
     """
     assert sorted(meshes(6)) == sorted(
         sizes
@@ -179,7 +181,7 @@ def test_meshes_are_all_products():
 
 def test_parts_of_a_step_are_those_of_the_schedules():
     """
-    By formula here, by counting each message of each ring in `costs`.
+    `step_parts` uses formulas; the reference counts each message of each ring in `costs`.
     """
     parts = step_parts(JOB, data=2, tensor=4, pipeline=2)
     micro_bytes, gradient_bytes = 4e8 / 2 / 8, 14e9 / 8
@@ -199,7 +201,7 @@ def test_parts_of_a_step_are_those_of_the_schedules():
 
 def test_an_axis_of_one_sends_nothing():
     """
-    A formula that divides by d, t or p must not invent messages.
+    An axis of one rank costs nothing: a formula that divides by d, t or p must not invent messages.
     """
     parts = step_parts(JOB, data=16, tensor=1, pipeline=1)
     assert parts["tensor"] == parts["pipeline"] == 0
@@ -209,7 +211,8 @@ def test_an_axis_of_one_sends_nothing():
 
 def test_the_best_mesh_is_possible_and_no_other_is_faster():
     """
-    The state does not fit on 2 ranks; heads and layers must divide; None where nothing does.
+    The best mesh has enough memory, and its sizes divide heads and layers; no possible mesh is
+    faster. If none is possible, the result is None.
     """
     best = best_mesh(JOB)
     assert held_bytes(JOB, *best) <= JOB.memory_bytes

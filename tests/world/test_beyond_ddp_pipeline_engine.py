@@ -1,10 +1,11 @@
 """
-The engine runs any table on real ranks: gradients, messages, and microbatches alive.
+The pipeline engine runs any schedule on real ranks: its gradients, messages, and microbatches
+alive.
 
-One process that takes the same microbatches in the same order does the same sums: it is compared
-to the last bit. A plain step over the whole batch adds in another order. Its sums have at most N
-terms each in float64, so that they differ by no more than N roundings of the largest gradient for
-each of eight layers that they went through, with room for the products inside: 1e-12 of it.
+One process that takes the same microbatches in the same order computes the same sums, so it is
+compared to the last bit. A plain step over the whole batch adds in another order. Its sums have at
+most N terms each in float64, so they differ by no more than N roundings of the largest gradient for
+each of eight layers. With room for the products inside, that is 1e-12 of the gradient.
 """
 
 import warnings
@@ -71,7 +72,8 @@ def _steps(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_any_table_makes_the_gradients_of_one_process(world_size):
     """
-    Also of microbatches that are not equally large, and of fewer than there are ranks.
+    Every schedule gives the gradients of one process, also if microbatches are unequal, or if there
+    are fewer of them than ranks.
     """
     results = run_packed(world_size, _steps)
     for name, num_samples, num_microbatches in results[0]:
@@ -94,7 +96,8 @@ def test_any_table_makes_the_gradients_of_one_process(world_size):
 
 def test_microbatches_alive_are_counted_as_the_tables_say():
     """
-    What real ranks keep between forward and backward, not what somebody has reckoned.
+    The numbers of microbatches alive are counted on real ranks, and equal those in the lesson's
+    tables.
     """
     results = run_packed(4, _digits_steps)
     alive = {name: [result[name]["alive"] for result in results] for name in results[0]}
@@ -169,10 +172,11 @@ def _beside_torchs(rank, world_size):
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_torchs_own_pipelines_do_the_same(world_size):
     """
-    The same order, the same bytes, no warning, and gradients that differ in float32's last digits.
+    torch's schedules run the same actions in the same order, send the same bytes, and raise no
+    warning. Gradients differ in the last digits of float32.
 
-    A gradient is a sum over 32 samples and 4 microbatches, through 8 blocks of 64: 1e-5 of its
-    length is a hundred roundings of 6e-8.
+        A gradient is a sum over 32 samples and 4 microbatches, through 8 blocks of 64. The bound,
+        1e-5 of its length, is a hundred roundings of 6e-8.
     """
     results = run_packed(world_size, _beside_torchs)
     for name in results[0]:
@@ -191,7 +195,8 @@ def test_torchs_own_pipelines_do_the_same(world_size):
 
 def test_empty_slots_of_torchs_table_are_not_the_bubble():
     """
-    Who counts them finds nearly half of rank 0's, where the bubble is 27 %.
+    Empty slots of torch's table are no measure of the bubble: nearly half of rank 0's slots are
+    empty, but the bubble is 27 %.
     """
     slots = run_packed(4, _beside_torchs)[0]["interleaved"][5]
     assert slots[0] == (30, 14)  # nearly half
@@ -209,14 +214,16 @@ def _waiting(rank, world_size, name):
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_sends_that_wait_are_enough_for_gpipe(world_size):
     """
-    There, messages go one way, and then the other.
+    Blocking sends work for GPipe, because messages go in one direction first, and then in the
+    other.
     """
     assert run_world(world_size, _waiting, "gpipe") == [4] * world_size
 
 
 def test_sends_that_wait_never_end_in_1f1b():
     """
-    As the table's player says, on two real ranks.
+    Blocking sends hang in 1F1B, as the simulated player of the table predicts. Here two real ranks
+    hang.
     """
     with pytest.raises(RankFailed, match=r"ranks \[0, 1\] of 2 were not done in time"):
         run_world(2, _waiting, "1f1b", timeout_s=6.0)
@@ -234,7 +241,8 @@ def _twice(rank, world_size):
 @pytest.mark.bitwise
 def test_gradients_add_up_over_steps():
     """
-    As backward adds: two steps make twice the gradient, in exact arithmetic of a factor of two.
+    Two steps without zero_grad make twice the gradient, as backward adds to it; a factor of two is
+    exact.
     """
     _, once = one_process(8, 4, 2)
     for result in run_packed(2, _twice):
@@ -255,7 +263,8 @@ def _as_on_nccl(rank, world_size):
 
 def test_a_group_without_tags_gets_another_for_its_messages():
     """
-    NCCL's would wait for each other. Here Gloo says that it is NCCL.
+    On NCCL, which has no tags, forward and backward messages would wait for each other, so they get
+    another group. Here Gloo pretends to be NCCL.
     """
     own = [name for names in run_world(2, _as_on_nccl) for name in names]
     usual = [name for names in run_world(2, _usual_group) for name in names]
@@ -295,7 +304,7 @@ def _refusals(rank, world_size):
 
 def test_bad_steps_are_refused_before_a_message_is_sent():
     """
-    On both ranks, or one of them would wait for ever.
+    A bad step is refused on both ranks, because a rank that went on would wait for ever.
     """
     first, last = run_world(2, _refusals)
     assert "1 rows, 4 microbatches and 8 samples" in first[0]
@@ -309,7 +318,8 @@ def test_bad_steps_are_refused_before_a_message_is_sent():
 
 def test_a_model_is_cut_into_as_many_layers():
     """
-    What each stage gets is found without running it; a stage holds the model's own layers.
+    The input shape of each stage is found without running the model, and a stage holds the model's
+    own layers.
     """
     model = deep_model(seed=0)
     stages = cut(model, 3, torch.zeros(5, 64))

@@ -1,9 +1,9 @@
 """
-Cut layers are those of one process: what comes out, all gradients, and what they cost.
+Sharded layers equal those of one process: their outputs, all gradients, and their cost.
 
-The oracle is one process in float64. Sums are made in another order there, so numbers may differ
-by rounding: n terms of size s by at most n u s, and u is 1.1e-16. Here n is below 100, and s below
-100: 1e-12 is a hundred times that, and any mistake is a hundred million times more.
+The oracle is one process in float64. It adds in another order, so numbers may differ by rounding: n
+terms of size s by at most n u s, where u is 1.1e-16. Here n and s are below 100. The limit of 1e-12
+is a hundred times as much, and any mistake is a hundred million times larger.
 """
 
 import pytest
@@ -102,7 +102,8 @@ def _run_pair(rank, world_size, kind, bias):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_a_pair_is_one_process_for_one_call_each_way(world_size, bias):
     """
-    Output, input gradient, each part of the weights' gradients; bytes foretold, and counted.
+    Output, input gradient, and each part of the weights' gradients are those of one process. The
+    counted bytes are those predicted.
     """
     first, second = _pair(bias)
     x = _input()
@@ -128,7 +129,8 @@ def test_a_pair_is_one_process_for_one_call_each_way(world_size, bias):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_the_naive_way_is_right_and_calls_twice_as_often(world_size):
     """
-    A baseline that is wrong would prove nothing.
+    The naive version is right, since a wrong baseline would prove nothing. It makes twice as many
+    calls.
     """
     first, second = _pair()
     right = _one_process(lambda x: second(first(x).relu()))
@@ -167,7 +169,8 @@ def _run_torchs(rank, world_size):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_a_pair_is_what_torchs_plan_makes_of_it(world_size):
     """
-    The same parts on the same ranks, for the same bytes: who reads ours can read DTensor's.
+    torch's plan puts the same parts on the same ranks, with the same bytes. A reader of our layers
+    can therefore read DTensor's.
     """
     ours = run_packed(world_size, _run_pair, "cut", True)
     theirs = run_packed(world_size, _run_torchs)
@@ -205,7 +208,8 @@ def _run_blocks(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_blocks_of_a_transformer_are_one_process(world_size):
     """
-    Queries, keys and values lie in one weight: cut as one, the first rank would get no values.
+    Blocks of a transformer are those of one process. Queries, keys and values are stacked in one
+    weight; if it were cut as one matrix, the first rank would get no values.
     """
     model = _attention()
     shape = (3, PLACES, CHANNELS)
@@ -235,7 +239,8 @@ def _run_in_pairs(rank, world_size):
 
 def test_pairs_of_other_groups_do_not_meet():
     """
-    On a mesh each line has layers of its own; `from_seed` gives what one process has.
+    On a mesh each line has its own layers, and lines do not exchange messages. `from_seed` gives
+    the layers of one process.
     """
     results = run_packed(4, _run_in_pairs)
     for rank, (y, met) in enumerate(results):
@@ -251,7 +256,8 @@ def test_pairs_of_other_groups_do_not_meet():
 
 def test_part_of_cuts_each_stacked_matrix_and_leaves_the_whole_free(lone_group):
     """
-    A view would keep the whole weight in memory for as long as its part lives.
+    Each stacked matrix is cut, and the part is a copy: a view would keep the whole weight in memory
+    for as long as the part lives.
     """
     whole = torch.arange(24.0).view(6, 4)
     part = part_of(whole, 0)
@@ -262,7 +268,8 @@ def test_part_of_cuts_each_stacked_matrix_and_leaves_the_whole_free(lone_group):
 
 def test_layers_that_do_not_fit_are_refused(lone_group):
     """
-    Before a message is sent, so that all ranks raise the same.
+    Layers that do not fit are refused before a message is sent, so that all ranks raise the same
+    error.
     """
     with pytest.raises(BadInput, match=r"Other inputs: RowParallelLinear takes 24 a rank \(got 6"):
         RowParallelLinear(nn.Linear(24, 5))(torch.ones(2, 6))
@@ -285,7 +292,7 @@ def _refused(rank, world_size):
 
 def test_shapes_that_do_not_divide_are_refused_on_every_rank():
     """
-    An uneven cut makes all wait for the rank that has most.
+    An uneven cut is refused, because all ranks would wait for the one with the largest part.
     """
     for rank, texts in enumerate(run_packed(2, _refused)):
         assert texts[2] == (
@@ -296,7 +303,8 @@ def test_shapes_that_do_not_divide_are_refused_on_every_rank():
 
 def test_frozen_layers_stay_frozen(lone_group):
     """
-    Who trains an adapter only would train everything.
+    A frozen layer stays frozen when it is sharded. Otherwise a user who trains only an adapter
+    would train everything.
     """
     first, second = _pair()
     first.weight.requires_grad_(False)
@@ -309,7 +317,7 @@ def test_frozen_layers_stay_frozen(lone_group):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_sent_by_ring_is_what_lesson_03_counts(world_size):
     """
-    2 (w - 1) / w of the bytes of each: foretold by `costs`, where chunks divide.
+    A ring sends 2 (w - 1) / w of each call's bytes. `costs` predicts the same, where chunks divide.
     """
     num_bytes = pair_bytes(ROWS * 12, IN, OUT)
     right = sum(num_bytes) * 2 * (world_size - 1) // world_size
@@ -321,7 +329,7 @@ def test_sent_by_ring_is_what_lesson_03_counts(world_size):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_by_heads_on_a_gpu(dtype):
     """
-    Fused attention of a GPU takes the cut heads as they lie in memory, in half precision too.
+    A GPU's fused attention takes the sharded heads as they are in memory, also in half precision.
     """
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     try:

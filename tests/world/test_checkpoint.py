@@ -1,5 +1,5 @@
 """
-A run that was stopped and taken up again is the run that was never stopped, to the last bit.
+A run that was stopped and resumed equals a run that never stopped, to the last bit.
 """
 
 import pickle
@@ -26,7 +26,8 @@ def _compare(rank, world_size, path, adam):
     train(stopped, STOP, seen)
     save(capture(stopped), path)
 
-    # Other weights, other random numbers: nothing may be right by chance.
+    # The resumed run starts with other weights and random numbers, so that nothing can be right by
+    # chance.
     resumed = make_run(seed=5, rank_seed=900, adam=adam)
     restore(resumed, load(path))
     train(resumed, TOTAL - STOP, seen)
@@ -39,9 +40,10 @@ def _compare(rank, world_size, path, adam):
 )
 def test_resume_is_bitwise_equal_to_a_run_that_never_stopped(tmp_path, world_size, adam):
     """
-    C21: with dropout, momentum, a schedule, a scaler and a shuffle left in the middle of an epoch.
+    Resuming is exact with dropout, momentum, a schedule, a scaler, and a shuffle that stopped in
+    the middle of an epoch (claim C21).
 
-    No tolerance: the same operations on the same bits give the same bits.
+        There is no tolerance: the same operations on the same bits give the same bits.
     """
     path = str(tmp_path / "run.pt")
     for whole, resumed, seen_whole, seen in run_world(world_size, _compare, path, adam):
@@ -64,7 +66,8 @@ def _compare_naive(rank, world_size, path):
 
 def test_weights_alone_do_not_resume_a_run(tmp_path):
     """
-    C20, C21 and the row "weights only": the next step already leads to other weights.
+    Weights alone do not resume a run: already the next step leads to other weights (claims C20,
+    C21, and the row "weights only").
     """
     path = str(tmp_path / "run.pt")
     for whole, resumed in run_world(2, _compare_naive, path):
@@ -77,7 +80,8 @@ def test_weights_alone_do_not_resume_a_run(tmp_path):
 )
 def test_each_part_alone_is_missed(part):
     """
-    No part is there for show: a run that goes on without one of them comes out different.
+    Every entry of the checkpoint is needed: without any of them the resumed run ends with other
+    weights.
     """
     fresh = pickle.loads(pickle.dumps(capture(make_run(seed=5, rank_seed=900))))
     whole = make_run()
@@ -105,7 +109,8 @@ def test_each_part_alone_is_missed(part):
 
 def _samples_twice(run, capture, restore, num_epochs):
     """
-    Run an epoch, save at its end as a tutorial does, resume, and return what was seen how often.
+    Train an epoch, save at its end as a tutorial does, and resume. Return how often each sample was
+    seen.
     """
     seen = []
 
@@ -116,7 +121,7 @@ def _samples_twice(run, capture, restore, num_epochs):
     for epoch in run.remaining_epochs(num_epochs):
         one_epoch(run, epoch)
         state = pickle.loads(pickle.dumps(capture(run)))
-        break  # the machine goes down here
+        break  # the machine fails here
     resumed = make_run()
     restore(resumed, state)
     for epoch in resumed.remaining_epochs(num_epochs):
@@ -126,7 +131,7 @@ def _samples_twice(run, capture, restore, num_epochs):
 
 def test_no_sample_is_seen_twice_when_the_epoch_is_saved_after_running_it():
     """
-    The row "save the epoch after running it": the naive run sees the first epoch twice.
+    The row "save the epoch after running it": the naive run repeats the first epoch.
     """
     assert _samples_twice(make_run(), capture, restore, num_epochs=2) == [2] * 26
     assert _samples_twice(make_run(), naive.capture, naive.restore, num_epochs=2) == [3] * 26
@@ -134,7 +139,7 @@ def test_no_sample_is_seen_twice_when_the_epoch_is_saved_after_running_it():
 
 def test_saved_after_its_last_epoch_a_run_has_none_left():
     """
-    A finished run that is loaded again must not train on.
+    A finished run that is loaded again does not train on.
     """
     run = make_run()
     assert list(run.remaining_epochs(3)) == [0, 1, 2]
@@ -145,7 +150,8 @@ def test_saved_after_its_last_epoch_a_run_has_none_left():
 
 def _first_numbers(order, generator):
     """
-    Return what torch draws in the step after a resume, with the loader made at this point.
+    Return whether torch draws the right numbers after a resume, with the loader made before or
+    after `restore`.
     """
     data = torch.arange(6.0)
     torch.manual_seed(0)
@@ -166,7 +172,8 @@ def _first_numbers(order, generator):
 
 def test_making_a_loader_after_restore_draws_a_number():
     """
-    A resume that looks right and is not: the new iterator of a DataLoader moves torch's generator.
+    Making a DataLoader's iterator draws a number from torch's generator. If that happens after
+    `restore`, the run looks resumed and is not.
     """
     assert not _first_numbers("loader last", None)
     assert _first_numbers("loader last", torch.Generator())
@@ -186,7 +193,8 @@ def _other_world(rank, world_size, path):
 
 def test_another_number_of_ranks_must_be_asked_for(tmp_path):
     """
-    Two ranks cannot go on bit for bit where one stopped, so it is not done in silence.
+    Two ranks cannot continue bit for bit where one rank stopped, so `restore` refuses unless
+    `exact=False` is passed.
     """
     path, run = str(tmp_path / "run.pt"), make_run()
     train(run, 3)
@@ -203,7 +211,8 @@ def test_another_number_of_ranks_must_be_asked_for(tmp_path):
 @pytest.mark.parametrize("part", ["model", "optimizer", "scheduler", "scaler", "sampler", "step"])
 def test_restore_names_the_missing_part_and_changes_nothing(part):
     """
-    A run that is half restored would be worse than one that is not.
+    A checkpoint without an entry is refused before anything changes, because a half restored run
+    would be worse than none.
     """
     state, run = capture(make_run()), make_run(seed=4)
     del (state["ranks"][0] if part == "sampler" else state)[part]
@@ -215,7 +224,7 @@ def test_restore_names_the_missing_part_and_changes_nothing(part):
 
 def test_capture_wants_a_module():
     """
-    A function has no weights to save.
+    `capture` refuses a function, which has no weights to save.
     """
     with pytest.raises(BadInput, match=r"expected a torch\.nn\.Module"):
         capture(Run(print, None))
@@ -223,7 +232,7 @@ def test_capture_wants_a_module():
 
 def test_a_run_of_model_and_optimizer_alone_is_enough():
     """
-    Schedule, scaler and sampler are for those who have them.
+    A model and an optimizer are enough; schedule, scaler and sampler are optional.
     """
     model = torch.nn.Linear(2, 2)
     run = Run(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -238,7 +247,7 @@ def test_a_run_of_model_and_optimizer_alone_is_enough():
 @pytest.mark.gpu
 def test_random_numbers_of_the_gpu_come_back():
     """
-    Dropout on a GPU draws there.
+    The random state of the GPU is restored, because dropout on a GPU draws its numbers there.
     """
     torch.rand(1, device="cuda")
     model = torch.nn.Linear(2, 2, device="cuda")

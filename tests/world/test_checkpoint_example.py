@@ -1,5 +1,5 @@
 """
-The run of lesson 08: it must have what a weights-only checkpoint forgets, and come back exactly.
+The run of lesson 08: it has state that a weights-only checkpoint loses, and it resumes exactly.
 """
 
 import io
@@ -23,7 +23,7 @@ from ddp_lessons.checkpoint.example import (
 )
 from ddp_lessons.workloads.runs import digits_run
 
-NUM_SAMPLES = 83  # on 4 ranks 21 each, so that an epoch ends within the steps of the test
+NUM_SAMPLES = 83  # 21 for each of 4 ranks, so that an epoch ends within the steps of the test
 
 
 def _made(idle_pass=True):
@@ -55,9 +55,10 @@ def _stop_and_go_on(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_exact_goes_on_to_the_bit_and_weights_only_does_not(world_size):
     """
-    C21: five more steps, over the end of an epoch, after a stop at step 3.
+    The exact checkpoint resumes to the bit and the weights-only one does not: five more steps,
+    across the end of an epoch, after a stop at step 3 (claim C21).
 
-    The model is large enough for DDP's new order of buckets to show on 3 and 4 ranks.
+        The model is large enough for DDP's new order of buckets to show on 3 and 4 ranks.
     """
     assert run_world(world_size, _stop_and_go_on) == [[True, False]] * world_size
 
@@ -71,7 +72,7 @@ def _forget_one_part(rank, world_size):
     right, is_right = weights_of(run), {}
     for part in ("optimizer", "scheduler", "sampler", "rng", "idle pass", "nothing"):
         again, *data = _made(idle_pass=part != "idle pass")
-        state.seek(0)  # a run that goes on changes what it was restored from
+        state.seek(0)  # a run that continues mutates the state it was restored from
         checkpoint.restore(again, forget(torch.load(state), checkpoint.capture(again), part))
         train(again, *data, 9)
         is_right[part] = torch.equal(weights_of(again), right)
@@ -82,7 +83,8 @@ def _forget_one_part(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_run_without_one_part_of_its_checkpoint_goes_another_way(world_size):
     """
-    Each part counts; the idle pass only where three and more are added. See the last test.
+    Each entry of the checkpoint matters. The idle pass matters only on three or more ranks; the
+    test of sums below shows why.
     """
     for is_right in run_world(world_size, _forget_one_part):
         assert is_right.pop("nothing")
@@ -92,7 +94,7 @@ def test_run_without_one_part_of_its_checkpoint_goes_another_way(world_size):
 
 class _Straight(torch.nn.Module):
     """
-    Two parameters whose gradients are what goes in. The last one's is ready first.
+    A model of two parameters whose gradients are the input. That of `last` is ready first.
     """
 
     def __init__(self):
@@ -105,7 +107,8 @@ class _Straight(torch.nn.Module):
 
 
 def _gradients_of_three_passes(rank, world_size):
-    # A mean of three: 2**24 has no room for 1 beside it, so the order of three additions shows.
+    # The gradient is a mean over ranks. 2**24 + 1 has no float32, so the order of three additions
+    # shows.
     mine = world_size * (2.0**24, 1.0, -(2.0**24), 1.0)[rank]
     model, seen = DistributedDataParallel(_Straight()), []
     for _ in range(3):
@@ -119,9 +122,9 @@ def _gradients_of_three_passes(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_sums_of_three_ranks_change_when_ddp_orders_its_buckets_anew(world_size):
     """
-    Why `make_run` makes an idle pass: the same numbers, added in a second pass, give another sum.
-
-    Nothing here depends on the kind of CPU. Two numbers have one sum, whichever comes first.
+    This is why `make_run` makes an idle pass: on three or more ranks the same numbers, added in a
+    second pass, give another sum. No result here depends on the kind of CPU. The sum of two numbers
+    does not depend on their order.
     """
     for first, second, third in run_world(world_size, _gradients_of_three_passes):
         assert (first == second) is (world_size <= 2)
@@ -130,7 +133,8 @@ def test_sums_of_three_ranks_change_when_ddp_orders_its_buckets_anew(world_size)
 
 def test_flipped_bit_makes_one_weight_infinite_without_an_error(tmp_path):
     """
-    C20: torch.load has the archive's checksums before it, and does not look.
+    One flipped bit makes a weight infinite, and torch.load does not notice, although the archive
+    has checksums (claim C20).
     """
     weights = torch.ones(1000)
     checkpoint.save(weights, tmp_path / "one.pt")
@@ -144,7 +148,7 @@ def test_flipped_bit_makes_one_weight_infinite_without_an_error(tmp_path):
 
 def test_digits_run_is_the_same_each_time():
     """
-    A rank that was born anew must make the run that the others have.
+    A replaced rank must make the same run as the others.
     """
     weights = []
     for idle_pass in (True, False):
@@ -157,7 +161,8 @@ def test_digits_run_is_the_same_each_time():
 
 def test_what_kills_when_saved_has_emptied_the_old_file_by_then(tmp_path, monkeypatch):
     """
-    The lesson's kill must come in the middle of a save, not before it.
+    The lesson's kill must come in the middle of a save, when the old file is empty already, and not
+    before it.
     """
     path, killed = tmp_path / "one.pt", []
     torch.save([1, 2], path)

@@ -1,5 +1,6 @@
 """
-One file: whole or not there, whatever happens to the process, the disk or the file.
+One checkpoint file: it is complete or absent, whatever happens to the process, the disk or the
+file.
 """
 
 import contextlib
@@ -36,7 +37,8 @@ def _state(number, num_bytes=1 << 16):
 
 def test_load_gives_back_what_was_saved(tmp_path):
     """
-    Empty, non-contiguous and half precision tensors, and plain values, outside any group.
+    Tensors that are empty, non-contiguous or half precision, and plain values, load as they were
+    saved, without a process group.
     """
     save(PLAIN, tmp_path / "file.pt")
     loaded = load(tmp_path / "file.pt")
@@ -56,17 +58,17 @@ def _save_and_load(rank, world_size, path):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_save_writes_once_and_returns_when_it_is_there(tmp_path, world_size):
     """
-    Rank 0's state counts, and no rank goes on before the file is complete.
+    Only rank 0's state is written, and no rank returns before the file is complete.
     """
     path = str(tmp_path / "file.pt")
     assert run_world(world_size, _save_and_load, path) == [(True, 0, ["file.pt"])] * world_size
 
 
 def _all_write_one_path(rank, world_size, path):
-    # Ranks whose states differ in length, as their optimizers' or samplers' may.
+    # The ranks' states differ in length, as their optimizers' or samplers' may.
     state = _state(rank, num_bytes=(1 << 12) * (1 + rank))
     with open(path, "wb", buffering=0) as file:
-        torch.distributed.barrier()  # all have opened it and cut it to nothing
+        torch.distributed.barrier()  # every rank has opened and thereby emptied it
         for turn in reversed(range(world_size)):  # one of the orders that a race may take
             if rank == turn:
                 naive.save(sealed(state), file)
@@ -83,7 +85,8 @@ def _all_write_one_path(rank, world_size, path):
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_every_rank_writing_one_path_spoils_it(tmp_path, world_size):
     """
-    C20: a short state is laid over a long one. The same call of ours leaves one that loads.
+    If every rank writes the same path, a short state overwrites part of a longer one (claim C20).
+    With our `save` the file loads.
     """
     for fault, number in run_world(world_size, _all_write_one_path, str(tmp_path / "file.pt")):
         assert "got a damaged or truncated one" in fault
@@ -104,9 +107,10 @@ def _limited(rank, world_size, path, limited_rank):
 @pytest.mark.parametrize("world_size", [1, 4])
 def test_a_full_disk_fails_the_save_on_every_rank(tmp_path, world_size):
     """
-    No rank waits, all say why, the earlier file is whole and the half one is gone.
+    If the disk of a rank is full, no rank hangs, all name the cause, the earlier file is complete,
+    and no partial file remains.
 
-    The limit on the size of a file makes write() fail as a full disk does, part way.
+        The limit on the size of a file makes write() fail part way, as a full disk does.
     """
     answers = run_world(world_size, _limited, str(tmp_path / "file.pt"), 0)
     for fault, number, left in answers:
@@ -120,7 +124,7 @@ def test_a_full_disk_fails_the_save_on_every_rank(tmp_path, world_size):
 
 def test_a_real_full_disk_fails_the_save(tmp_path):
     """
-    The same on a file system of 256 KiB, where mounting one is allowed.
+    The same holds on a real file system of 256 KiB, where mounting one is allowed.
     """
     command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(tmp_path)]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
@@ -141,7 +145,7 @@ def test_a_real_full_disk_fails_the_save(tmp_path):
 
 class _Fuse:
     """
-    A file that kills its process once so many bytes were written.
+    A file that kills its process after a number of bytes were written.
     """
 
     def __init__(self, path, num_bytes):
@@ -159,7 +163,7 @@ class _Fuse:
 
 def test_written_in_place_a_killed_save_leaves_nothing(tmp_path):
     """
-    The row "write in place": the old file is gone the moment the new one is opened.
+    The row "write in place": opening the new file has already destroyed the old one.
     """
     path = tmp_path / "file.pt"
     naive.save(_state(1), path)
@@ -184,7 +188,8 @@ class _Hostile:
 
 def test_a_hostile_file_is_refused_and_its_code_does_not_run(tmp_path):
     """
-    C20: the naive load runs it; ours names what it found.
+    A file with code is refused before the code runs, and the error names it. The naive load runs it
+    (claim C20).
     """
     trap = tmp_path / "trap"
     hostile = sealed({"weights": torch.ones(2), "x": _Hostile(str(trap))})
@@ -198,7 +203,8 @@ def test_a_hostile_file_is_refused_and_its_code_does_not_run(tmp_path):
 
 def test_code_is_refused_when_it_is_saved(tmp_path):
     """
-    A state that saves and does not load would be found out when it is too late.
+    A state that cannot be loaded is refused when it is saved, because on loading it would be too
+    late.
     """
     save(_state(1), tmp_path / "file.pt")
     with pytest.raises(
@@ -224,7 +230,8 @@ def test_code_is_refused_when_it_is_saved(tmp_path):
 )
 def test_a_value_that_is_not_plain_is_named_with_its_entry(tmp_path, value, got):
     """
-    A loss that went through NumPy looks like any number, and lies deep in the state.
+    The error names the entry of a value that is not plain. A NumPy number looks like any other, and
+    may be deep in the state.
     """
     state = {"model": {"weights": torch.ones(2)}, "best": [1.0, {"loss": value}]}
     with pytest.raises(SaveFailed, match=rf"state\['best'\]\[1\]\['loss'\] holds .* \(got {got}\)"):
@@ -234,7 +241,8 @@ def test_a_value_that_is_not_plain_is_named_with_its_entry(tmp_path, value, got)
 @pytest.mark.parametrize("legacy", [False, True])
 def test_a_bare_pickle_is_refused_unread(tmp_path, legacy):
     """
-    An old-style file of torch, or a plain pickle, has no place for a checksum.
+    An old-style file of torch and a plain pickle are refused unread, since they have no place for a
+    checksum.
     """
     trap, path = tmp_path / "trap", tmp_path / "file.pt"
     if legacy:
@@ -248,7 +256,7 @@ def test_a_bare_pickle_is_refused_unread(tmp_path, legacy):
 
 def test_foreign_files_are_refused(tmp_path):
     """
-    Another program's weights, another version and another kind of file are told apart.
+    The error distinguishes another program's weights, another version and another kind of file.
     """
     path = tmp_path / "file.pt"
     for content, fault in [
@@ -274,7 +282,7 @@ def test_foreign_files_are_refused(tmp_path):
 
 def test_a_truncated_file_is_refused_at_any_length(tmp_path):
     """
-    A copy that was cut short, at 60 lengths drawn at random and the two ends.
+    A truncated copy is refused, at 60 random lengths and at the two ends.
     """
     path = tmp_path / "file.pt"
     save(PLAIN, path)
@@ -288,9 +296,9 @@ def test_a_truncated_file_is_refused_at_any_length(tmp_path):
 
 def test_a_flipped_bit_is_refused_or_harmless(tmp_path):
     """
-    The archive's own checksums guard the contents; a bit of its padding may differ unnoticed.
+    The archive's checksums guard the contents; a bit of its padding may differ unnoticed.
 
-    torch.load alone gives back wrong weights, without a word.
+        torch.load alone returns wrong weights without an error.
     """
     path, draw = tmp_path / "file.pt", random.Random(0)
     save({"data": torch.arange(256)}, path)
@@ -322,7 +330,7 @@ def _load_refused(rank, world_size, path):
 
 def test_a_damaged_file_is_refused_on_every_rank(tmp_path):
     """
-    A rank that goes on while the others refuse would wait for them.
+    All ranks refuse a damaged file. A rank that went on would wait for the others.
     """
     (tmp_path / "file.pt").write_bytes(b"PK\x03\x04 and then nothing")
     faults = run_world(3, _load_refused, str(tmp_path / "file.pt"))
@@ -341,7 +349,7 @@ def _interrupted(rank, world_size):
 
 def test_stop_on_one_rank_is_heard_by_all():
     """
-    Ctrl-C during a save ends it on rank 0 and fails it elsewhere; nobody waits.
+    Ctrl-C during a save ends it on rank 0 and fails it on the other ranks, so that no rank waits.
     """
     first, second = run_world(2, _interrupted)
     assert first == "stopped"
@@ -350,7 +358,7 @@ def test_stop_on_one_rank_is_heard_by_all():
 
 def test_in_words_is_one_short_line():
     """
-    A message holds no address, path or page of text.
+    `in_words` is one short line, without addresses, paths or more text.
     """
     assert in_words(OSError(28, "No space left on device", "/secret")) == "No space left on device"
     assert in_words(ValueError("first\nsecond")) == "ValueError: first"

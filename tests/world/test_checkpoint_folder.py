@@ -1,5 +1,5 @@
 """
-A folder of checkpoints: killed at any moment, it still holds one that loads.
+A folder of checkpoints: after a kill at any moment, it still holds a checkpoint that loads.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ NUM_WEIGHTS = 1 << 16
 
 def _plain_run(step=0):
     """
-    Return a Run whose every weight is its step, so that a mixture of two shows.
+    Return a Run whose weights all equal its step, so that a mixture of two checkpoints shows.
     """
     model = torch.nn.Linear(NUM_WEIGHTS, 1, bias=False)
     torch.nn.init.constant_(model.weight, float(step))
@@ -55,7 +55,8 @@ def _save_for_ever(root, told):
 
 def _kill_at_random(rank, world_size, root, num_kills):
     """
-    Fork a child that saves without end, kill it, load; return what was seen after each kill.
+    Fork a child that saves without end, kill it, and load; repeat. Return what was found after each
+    kill.
     """
     draw, seen = random.Random(0), []
     for _ in range(num_kills):
@@ -68,7 +69,7 @@ def _kill_at_random(rank, world_size, root, num_kills):
             finally:
                 os._exit(1)
         os.close(tell)
-        # Once the child has told of a first step, its next save has begun.
+        # Once the child has reported a first step, its next save has begun.
         last_told = int.from_bytes(os.read(told, 4), "big")
         time.sleep(draw.uniform(0, 0.03))
         os.kill(child, signal.SIGKILL)
@@ -87,9 +88,10 @@ def _kill_at_random(rank, world_size, root, num_kills):
 
 def test_killed_at_random_moments_the_last_good_one_loads(tmp_path):
     """
-    C21: `kill -9` at 50 random moments. What `save` returned from is never lost or mixed.
+    `kill -9` at 50 random moments never loses or mixes a checkpoint from which `save` has returned
+    (claim C21).
 
-    A step beyond the last that was told of may be there: killed between the rename and the word.
+        One later step may be there, if the kill came between the rename and the child's report.
     """
     [seen] = run_world(1, _kill_at_random, str(tmp_path), NUM_KILLS, join=False)
     assert len(seen) == NUM_KILLS
@@ -104,7 +106,8 @@ _FILE_EVENTS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shuti
 
 def _kill_at_event(root, number):
     """
-    Save once more in a fork that kills itself at its n-th act on a file; tell if it was killed.
+    Save once more in a fork that kills itself at its n-th file operation. Return whether it was
+    killed.
     """
     child = os.fork()
     if child == 0:
@@ -130,7 +133,7 @@ def _kill_everywhere(rank, world_size, root):
         number += 1
         folder = Path(root) / str(number)
         Checkpoints(folder).save(_plain_run(step=1))
-        (folder / ".step-00000001.tmp").mkdir()  # what an earlier kill left: swept by the next
+        (folder / ".step-00000001.tmp").mkdir()  # left by an earlier kill; the next save removes it
         killed = _kill_at_event(folder, number)
         run = _plain_run()
         choice = Checkpoints(folder).load(run)
@@ -142,8 +145,9 @@ def _kill_everywhere(rank, world_size, root):
 
 def test_killed_before_each_act_on_a_file_one_of_the_two_loads(tmp_path):
     """
-    Random moments may miss the short ones: here each open, rename and removal is one. The older
-    checkpoint loads up to the rename, the newer one from there on, also while the older goes.
+    Random moments may miss short operations, so here the kill comes at each open, rename and
+    removal. Before the rename the older checkpoint loads, and after it the newer one, also while
+    the older one is removed.
     """
     [steps] = run_world(1, _kill_everywhere, str(tmp_path), join=False)
     assert len(steps) > 8
@@ -187,7 +191,8 @@ def _damage(root, name, how):
 )
 def test_latest_skips_what_is_damaged_and_says_why(tmp_path, how, reason):
     """
-    The newest is not always the best. All damaged is an error, and not a fresh start.
+    `latest` skips damaged checkpoints and says why. If all are damaged, that is an error and not a
+    fresh start.
     """
     checkpoints = Checkpoints(tmp_path)
     for step in (1, 2):
@@ -204,7 +209,7 @@ def test_latest_skips_what_is_damaged_and_says_why(tmp_path, how, reason):
     with pytest.raises(CheckpointRefused, match="no good checkpoint: expected at least one"):
         checkpoints.load(run)
 
-    # The step can be saved again, before the bad one is gone.
+    # The step can be saved again before the damaged checkpoint is removed.
     checkpoints.save(_plain_run(2))
     choice = checkpoints.load(_plain_run())
     assert (choice.name, choice.step, choice.skipped) == ("step-00000002.2", 2, ())
@@ -220,7 +225,8 @@ class _Hostile:
 
 def test_code_behind_right_checksums_is_skipped(tmp_path):
     """
-    Checksums tell of accidents, not of intent: who writes the file can write the manifest.
+    Checksums find accidents, not intent: an attacker who can write the file can also write the
+    manifest. Code is therefore refused behind right checksums, too.
     """
     checkpoints, run, trap = Checkpoints(tmp_path / "root"), _plain_run(1), tmp_path / "trap"
     checkpoints.save(run)
@@ -237,7 +243,8 @@ def test_code_behind_right_checksums_is_skipped(tmp_path):
 
 def test_nothing_saved_is_a_fresh_start(tmp_path):
     """
-    The first start and every restart are the same lines of a script.
+    A folder without a checkpoint is a fresh start, so that the first start and each restart use the
+    same lines of a script.
     """
     run = _plain_run(3)
     choice = Checkpoints(tmp_path / "none").load(run)
@@ -246,13 +253,15 @@ def test_nothing_saved_is_a_fresh_start(tmp_path):
 
 def test_keeps_the_last_and_every_nth(tmp_path):
     """
-    Recent ones to go on from, sparse ones to look back at; others are removed.
+    Recent checkpoints are kept to resume from, and every n-th one to look back at. Others are
+    removed.
     """
     checkpoints = Checkpoints(tmp_path, keep_last=2, keep_every=4)
     for step in range(1, 11):
         checkpoints.save(_plain_run(step))
     assert checkpoints.names() == [f"step-{step:08d}" for step in (4, 8, 9, 10)]
-    # Back to step 4 on purpose, the next save is not the latest step, and stays all the same.
+    # After a return to step 4 on purpose, the next save is not the latest step. It is kept
+    # nevertheless.
     checkpoints.save(_plain_run(5))
     assert "step-00000005" in checkpoints.names()
     checkpoints.save(_plain_run(10))
@@ -264,7 +273,7 @@ def test_keeps_the_last_and_every_nth(tmp_path):
 @pytest.mark.parametrize("arguments", [{"keep_last": 0}, {"keep_every": 0}, {"keep_every": -1}])
 def test_numbers_to_keep_are_positive(tmp_path, arguments):
     """
-    To keep none would remove what was just saved.
+    Keeping 0 checkpoints is refused, because that would remove the one just saved.
     """
     with pytest.raises(BadInput, match="expected 1 or more"):
         Checkpoints(tmp_path, **arguments)
@@ -288,7 +297,7 @@ def _resume(rank, world_size, root):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_save_and_load_go_on_bitwise(tmp_path, world_size):
     """
-    The whole way through the folder.
+    Saving to a folder and loading from it resumes to the last bit.
     """
     assert run_world(world_size, _resume, str(tmp_path)) == [(9, True)] * world_size
 
@@ -315,8 +324,8 @@ def _count_blocks(rank, world_size, root):
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_ranks_share_the_checksums(tmp_path, world_size):
     """
-    One rank that reads all keeps the others waiting. So each block is read once, by one rank, and
-    nobody has two more than another.
+    If one rank read all files, the others would wait. So each block is read once, by one rank, and
+    the ranks' shares differ by at most two blocks.
     """
     shares = run_world(world_size, _count_blocks, str(tmp_path))
     blocks = [block for share in shares for block in share]
@@ -326,7 +335,8 @@ def test_ranks_share_the_checksums(tmp_path, world_size):
 
 def test_a_manifest_of_too_few_blocks_is_foreign(tmp_path):
     """
-    Otherwise the rest of a file would never be compared.
+    A manifest that lists too few blocks is refused, because the rest of a file would never be
+    compared.
     """
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(_plain_run(1))
@@ -350,7 +360,8 @@ def _limited(rank, world_size, root):
 
 def test_a_full_disk_leaves_the_earlier_ones(tmp_path):
     """
-    Every rank hears of it, the latest good one is found, nothing half written stays.
+    If the disk is full, every rank gets the error, the latest good checkpoint is found, and no
+    partial one remains.
     """
     for fault, step, left in run_world(2, _limited, str(tmp_path)):
         assert "got File too large, rank 0 of 2" in fault

@@ -1,5 +1,5 @@
 """
-Each rank its own part: the parts make up the whole again, on any number of ranks.
+Each rank saves its own part; the parts make up the whole again, on any number of ranks.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def _resume(rank, world_size, root, save, adam):
     for _ in range(3):
         train(run, 3)
         getattr(checkpoints, save)(run)
-    train(run, 5)  # goes on while the last one is written: its copies must not move
+    train(run, 5)  # trains on while the last save is written: its copies must not change
     checkpoints.wait()
     resumed = make_run(seed=3, rank_seed=500, adam=adam)
     choice = checkpoints.load(resumed)
@@ -57,7 +57,7 @@ def _resume(rank, world_size, root, save, adam):
 )
 def test_sharded_and_async_go_on_bitwise(tmp_path, world_size, save, adam):
     """
-    Saved in parts, and in the background of further steps, a run comes back to the last bit.
+    A run that was saved in parts, also in the background of further steps, resumes to the last bit.
     """
     answers = run_world(world_size, _resume, str(tmp_path), save, adam)
     assert answers == [(9, "sharded", True)] * world_size
@@ -68,7 +68,8 @@ def test_sharded_and_async_go_on_bitwise(tmp_path, world_size, save, adam):
 @pytest.mark.filterwarnings("error")
 def test_one_process_needs_no_group(tmp_path, save):
     """
-    A notebook on one process saves and loads by the same calls, without a warning.
+    A notebook with one process saves and loads with the same calls, without a group and without a
+    warning.
     """
     run, checkpoints = make_run(adam=True), Checkpoints(tmp_path)
     train(run, 2)
@@ -84,7 +85,8 @@ def test_one_process_needs_no_group(tmp_path, save):
 
 def test_every_tensor_is_read_straight_to_its_place(tmp_path, monkeypatch):
     """
-    DCP's own way makes a tensor first and copies it: twice the time. It is left what is no tensor.
+    Tensors are read directly into their places, since DCP's own way makes a tensor and copies it,
+    in twice the time. Only other values take DCP's way.
     """
     left = []
 
@@ -106,7 +108,7 @@ def test_every_tensor_is_read_straight_to_its_place(tmp_path, monkeypatch):
 @pytest.mark.parametrize("adam", [False, True])
 def test_saving_before_the_first_step_does_not_count_as_one(tmp_path, adam):
     """
-    DCP makes an optimizer without state step once, and Adam would count that step.
+    DCP steps an optimizer that has no state once. Adam must not count that step.
     """
     run, checkpoints = make_run(adam=adam), Checkpoints(tmp_path)
     checkpoints.save_sharded(run)
@@ -123,7 +125,8 @@ def test_saving_before_the_first_step_does_not_count_as_one(tmp_path, adam):
 
 def _sharded_run(seed=0):
     """
-    Return a Run of a model that FSDP shards where there are ranks; 7 rows divide by none of them.
+    Return a Run of a model that FSDP shards if there are several ranks; no number of them divides
+    its 7 rows.
     """
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 3))
@@ -144,7 +147,8 @@ def _steps(run, num_steps):
 
 def _full(run):
     """
-    Return all weights and moments as whole tensors, which every rank takes part in gathering.
+    Return all weights and moments as whole tensors. Every rank must call this, since they are
+    gathered.
     """
     tensors = {f"model.{n}": t for n, t in run.model.state_dict().items()}
     for number, state in run.optimizer.state_dict()["state"].items():
@@ -179,10 +183,10 @@ def _load_reshard(rank, world_size, root):
 @pytest.mark.bitwise
 def test_saved_by_four_ranks_loaded_by_two_and_by_one(tmp_path):
     """
-    Weights and moments are the same bits on any number of ranks, and training goes on from them.
+    Weights and moments have the same bits on any number of ranks, and training continues from them.
 
-    After a further step the figures of 4, 2 and 1 ranks differ by the order of sums alone: a few
-    units in the last place of float64 (2e-16), on numbers near 1 after three dozen additions.
+        After a further step the results of 4, 2 and 1 ranks differ only by the order of sums: a few
+        units in the last place of float64 (2e-16), on numbers near 1 after three dozen additions.
     """
     answers = run_world(4, _save_reshard, str(tmp_path))
     saved, after, _ = answers[0]
@@ -207,7 +211,7 @@ def test_saved_by_four_ranks_loaded_by_two_and_by_one(tmp_path):
 
 def _limited(rank, world_size, root, save):
     run, checkpoints = make_run(), Checkpoints(root)
-    # DCP deals the tensors out, so that each rank has a weight of 256 KiB to write.
+    # DCP distributes the tensors, so that each rank has a weight of 256 KiB to write.
     run.model = torch.nn.Sequential(*[torch.nn.Linear(1 << 14, 4, False) for _ in range(3)])
     run.optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)
     checkpoints.save_sharded(run)
@@ -230,7 +234,8 @@ def _limited(rank, world_size, root, save):
 @pytest.mark.parametrize("save", SAVES)
 def test_a_full_disk_on_one_rank_fails_the_save_on_all(tmp_path, save):
     """
-    The last rank cannot write its part. All hear why, the earlier one loads, the next save works.
+    The last rank cannot write its part. All ranks name the cause, the earlier checkpoint loads, and
+    the next save works.
     """
     for fault, step, after, left in run_world(3, _limited, str(tmp_path), save):
         assert "got File too large, rank " in fault
@@ -265,7 +270,8 @@ def _stall(rank, world_size, root):
 
 def test_training_goes_on_while_a_save_is_not_done(tmp_path):
     """
-    Three steps of DDP are made while the save is held up; it has the step of its call.
+    Training makes three steps of DDP while a save is held up. The checkpoint has the step of its
+    call.
     """
     assert run_world(2, _stall, str(tmp_path)) == [(None, 5, 2)] * 2
 
@@ -293,7 +299,8 @@ class _ByGetattr:
 
 def test_metadata_may_name_the_member_of_an_enum_and_nothing_else(tmp_path):
     """
-    Early Pythons 3.11 write an Enum's member as a getattr, which could reach anything.
+    Some early versions of Python 3.11 pickle a member of an Enum as a getattr, which could reach
+    anything. Only members of that Enum are allowed.
     """
     path = tmp_path / ".metadata"
     for kind, name in ((_MEM_FORMAT_ENCODING, "mro"), (Metadata, "__init__")):
@@ -308,7 +315,8 @@ def test_metadata_may_name_the_member_of_an_enum_and_nothing_else(tmp_path):
 @pytest.mark.parametrize("where", ["code", "elsewhere", "no metadata", "not a pickle", "no record"])
 def test_hostile_metadata_is_skipped_and_does_not_run(tmp_path, where):
     """
-    DCP's own reader unpickles its metadata in full. The checksums here are right: an intruder's.
+    DCP's own reader unpickles its metadata without a check. The checksums here are right, as an
+    attacker would make them, and the checkpoint is skipped without running its code.
     """
     root, trap, run = tmp_path / "root", tmp_path / "trap", make_run()
     checkpoints = Checkpoints(root)
@@ -351,7 +359,7 @@ def test_hostile_metadata_is_skipped_and_does_not_run(tmp_path, where):
 
 def test_hostile_values_are_refused_and_do_not_run(tmp_path):
     """
-    DCP's own planner unpickles all that is no tensor in full.
+    DCP's own planner unpickles every value that is no tensor without a check. Ours refuses code.
     """
     trap = tmp_path / "trap"
     hostile = io.BytesIO()
@@ -364,7 +372,8 @@ def test_hostile_values_are_refused_and_do_not_run(tmp_path):
 
 def test_metadata_without_a_record_of_its_storage_loads(tmp_path):
     """
-    torch writes it since 2.3; a reader must not need it.
+    Metadata without a record of its storage loads: torch writes the record since 2.3, and a reader
+    must not need it.
     """
     run, checkpoints = make_run(), Checkpoints(tmp_path)
     checkpoints.save_sharded(run)
@@ -377,7 +386,7 @@ def test_metadata_without_a_record_of_its_storage_loads(tmp_path):
 
 def test_an_error_of_torch_itself_stays_what_it_is(tmp_path):
     """
-    Only a full disk is renamed: another RuntimeError speaks for itself.
+    Only errors of a full disk are translated; any other RuntimeError of torch is passed on.
     """
     with (
         pytest.raises(RuntimeError, match="another"),
@@ -399,7 +408,8 @@ def _other_model(rank, world_size, root):
 
 def test_shards_of_another_model_are_refused_on_all_ranks(tmp_path):
     """
-    The same error everywhere, not an AssertionError of the inside of DCP.
+    All ranks raise the same error for shards of another model, and not an AssertionError from
+    inside DCP.
     """
     for fault in run_world(2, _other_model, str(tmp_path)):
         assert "checkpoint does not fit: expected the shards of this model" in fault
@@ -414,7 +424,7 @@ def _no_folder(rank, world_size, folder):
 
 def test_checksums_of_nothing_fail_on_every_rank(tmp_path):
     """
-    A disk that goes away between the writing and the reading.
+    If the folder disappears between writing and reading, checksums fail on every rank.
     """
     faults = run_world(2, _no_folder, str(tmp_path / "none"))
     assert faults[0] == faults[1]
@@ -437,7 +447,7 @@ def _unread_on_one_rank(rank, world_size, root):
 
 def test_a_load_that_fails_on_one_rank_fails_on_all(tmp_path):
     """
-    Whoever trained on would do so alone.
+    A load that fails on one rank fails on all, because a rank that trained on would do so alone.
     """
     told = run_world(3, _unread_on_one_rank, str(tmp_path))
     assert len(set(told)) == 1

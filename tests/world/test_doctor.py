@@ -36,9 +36,14 @@ LAPTOP = Machine(
     shm_bytes=8 * GIB,
     has_loopback=True,
     temp_folder="/tmp",
-    torch=TorchReport(version="2.13.0+cpu", backends=("gloo",), fork_s=0.05),
+    torch=TorchReport(
+        version="2.13.0+cpu", backends=("gloo",), fork_s=0.05, num_private_names=52, cell_s=0.01
+    ),
 )
-SERVER_TORCH = TorchReport("2.13.0", "13.0", 8, ("gloo", "nccl"), fork_s=0.1)
+SERVER_TORCH = replace(
+    LAPTOP.torch, version="2.13.0", cuda="13.0", num_gpus=8, backends=("gloo", "nccl")
+)
+WORLD_IS_GONE = ("torch.distributed.distributed_c10d._world", "no ranks start")
 SERVER = replace(
     LAPTOP,
     packages=LAPTOP.packages | {"torch": "2.13.0"},
@@ -51,7 +56,7 @@ MAC = replace(
     LAPTOP,
     system="darwin",
     shm_bytes=None,
-    torch=TorchReport(version="2.13.0", backends=("gloo",), spawn_s=3.2),
+    torch=replace(LAPTOP.torch, version="2.13.0", fork_s=None, spawn_s=3.2),
 )
 NOTHING_WORKS = Machine(
     python=(3, 9, 2),
@@ -138,6 +143,18 @@ WRONG = [
     ),
     ({"torch": replace(LAPTOP.torch, fork_s=None)}, "all-reduce", FAIL, "firewall or sandbox"),
     ({"torch": replace(LAPTOP.torch, fork_s=9.0)}, "all-reduce", WARN, "close programs"),
+    (
+        {"torch": replace(LAPTOP.torch, gone=(WORLD_IS_GONE,))},
+        "private names",
+        WARN,
+        "requirements.lock",
+    ),
+    (
+        {"torch": replace(LAPTOP.torch, cell_s=None, cell_error="Ranks could not be started.")},
+        "a cell",
+        FAIL,
+        "above first",
+    ),
 ]
 
 
@@ -239,6 +256,59 @@ def test_probe_two_ranks_really_all_reduce():
     assert report.error == ""
     assert "gloo" in report.backends
     assert (report.fork_s if sys.platform == "linux" else report.spawn_s) > 0
+
+
+def test_probe_runs_a_cell_and_knows_the_private_names():
+    """
+    The doctor's own all-reduce needs no private name, so it says nothing about a lesson's cell.
+    """
+    report = ask_torch()
+    assert report.num_private_names > 40
+    assert report.gone == ()
+    assert report.cell_error == ""
+    assert report.cell_s > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forked ranks inherit the hook")
+def test_probe_finds_a_name_that_torch_has_renamed(tmp_path, monkeypatch):
+    """
+    As after an upgrade. The doctor once said "The course runs here.", and a start gave two pieces
+    of advice, both wrong.
+    """
+    (tmp_path / "sitecustomize.py").write_text(RENAMES_WORLD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    report = ask_torch()
+    assert [name for name, _ in report.gone] == ["torch.distributed.distributed_c10d._world"]
+    assert "`torch.distributed.distributed_c10d._world` is gone" in report.cell_error
+    machine = replace(LAPTOP, torch=report)
+    assert finding(machine, "private names").status == WARN
+    assert finding(machine, "a cell").status == FAIL
+    assert not can_run(judge(machine))
+
+
+RENAMES_WORLD = """
+import importlib.abc, importlib.machinery, re, sys
+
+
+class Renaming(importlib.abc.MetaPathFinder):
+    # A finder that renames `_world` in the source of torch, before it is compiled.
+    def find_spec(self, name, path=None, target=None):
+        if not name.startswith("torch.distributed") or path is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+            spec.loader = Loader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+class Loader(importlib.machinery.SourceFileLoader):
+    def get_code(self, fullname):
+        source = re.sub(r"\\b_world\\b", "_renamed", self.get_data(self.path).decode())
+        return compile(source, self.path, "exec", dont_inherit=True)
+
+
+sys.meta_path.insert(0, Renaming())
+"""
 
 
 def process_is_gone(pid):

@@ -51,7 +51,7 @@ def judge(machine):
     judges = (
         judge_python, judge_packages, judge_torch, judge_gpus, judge_cores, judge_memory, judge_shm,
         judge_temp_folder, judge_loopback, judge_sockets, judge_backends, judge_fork,
-        judge_all_reduce,
+        judge_all_reduce, judge_private_names, judge_cell,
     )  # fmt: skip
     return [judge_one(machine) for judge_one in judges]
 
@@ -272,3 +272,31 @@ def judge_all_reduce(machine):
         mend = "The machine is busy or slow: close programs before a lesson that measures."
         return Finding("all-reduce", WARN, found, mend)
     return Finding("all-reduce", OK, found)
+
+
+def judge_private_names(machine):
+    """
+    Judge the private names of other packages on which the course rests: an upgrade may lack some.
+    """
+    report = machine.torch
+    if not report.num_private_names:
+        return Finding("private names", WARN, "not known: torch did not answer")
+    if report.gone:
+        (name, lost), more = report.gone[0], len(report.gone) - 1
+        found = f"gone: {name}{f' and {more} more' if more else ''}; {lost}"
+        mend = "Install the versions of requirements.lock: pip install -r requirements.lock"
+        return Finding("private names", WARN, found, mend)
+    return Finding("private names", OK, f"all {report.num_private_names} are there")
+
+
+def judge_cell(machine):
+    """
+    Judge the cell that two of the course's own ranks have just run.
+    """
+    report = machine.torch
+    if report.cell_s is not None:
+        return Finding("a cell", OK, f"2 ranks ran it in {report.cell_s * 1000:.0f} ms")
+    if report.cell_error:
+        mend = "Mend what is wrong above first; else this sentence says what to do."
+        return Finding("a cell", FAIL, report.cell_error, mend)
+    return Finding("a cell", FAIL, "not tried: torch did not answer")

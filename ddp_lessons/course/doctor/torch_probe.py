@@ -7,8 +7,11 @@ of JSON when it is done, so that a deadline or a crash does not lose the results
     {"version": "2.13.0", "cuda": "13.0", "num_gpus": 2, "backends": ["gloo", "nccl"]}
     {"fork_s": 0.05}     or   {"fork_error": "rank 1 of 2 ended with exit code 1"}
     {"spawn_s": 2.95}    or   {"spawn_error": ...}, if ranks cannot be forked
+    {"num_private_names": 52, "gone": [["torch.x._y", "what is lost"]]}
+    {"cell_s": 0.004}    or   {"cell_error": "a sentence"}
 """
 
+import contextlib
 import json
 import multiprocessing
 import sys
@@ -110,6 +113,36 @@ def run_two_ranks(method, folder):
     return not error
 
 
+def list_private_names():
+    """
+    Print how many private names of other packages the course uses, and which of them are gone.
+    """
+    from ddp_lessons.private import NAMES, missing_names
+
+    gone = missing_names()
+    say(num_private_names=len(NAMES), gone=[(name.name, name.lost) for name in gone])
+
+
+def run_a_cell():
+    """
+    Start two of the course's own ranks, run a cell with an all-reduce on them, and print its time.
+    """
+    from ddp_lessons.ranks import start_ranks
+    from ddp_lessons.ranks.kernel.cells import run_cell
+
+    cell = "import torch, torch.distributed as dist\ndist.all_reduce(torch.ones(1))"
+    try:
+        with contextlib.redirect_stdout(sys.stderr), start_ranks(2, device="cpu") as ranks:
+            run_cell(ranks, cell)
+            start = time.perf_counter()
+            run_cell(ranks, cell)
+            seconds = time.perf_counter() - start
+    except Exception as error:  # whatever it is, the learner is to read it in the table
+        say(cell_error=str(error).partition("\n")[0] or type(error).__name__)
+    else:
+        say(cell_s=seconds)
+
+
 def main(folder):
     """
     Run every step.
@@ -121,6 +154,8 @@ def main(folder):
     forked = sys.platform.startswith("linux") and run_two_ranks("fork", Path(folder) / "fork")
     if not forked:
         run_two_ranks("spawn", Path(folder) / "spawn")
+    list_private_names()
+    run_a_cell()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ class TorchReport:
         fork_s: Seconds of a 2-rank all-reduce, forking the ranks included; None if it failed.
         spawn_s: The same with spawned ranks; None if it failed or was not tried.
         error: Message of the error, or "".
+        num_private_names: How many private names of other packages the course uses; 0: not known.
+        gone: Each private name that is gone, with the promise that is weaker without it.
+        cell_s: Seconds of a cell with an all-reduce on two ranks of ours; None if it failed.
+        cell_error: Message of its error, or "".
     """
 
     version: str | None = None
@@ -37,6 +41,10 @@ class TorchReport:
     fork_s: float | None = None
     spawn_s: float | None = None
     error: str = ""
+    num_private_names: int = 0
+    gone: tuple = ()
+    cell_s: float | None = None
+    cell_error: str = ""
 
 
 def read_torch_report(text, error=""):
@@ -59,6 +67,10 @@ def read_torch_report(text, error=""):
         fork_s=facts.get("fork_s"),
         spawn_s=facts.get("spawn_s"),
         error=error or facts.get("spawn_error") or facts.get("fork_error", ""),
+        num_private_names=facts.get("num_private_names", 0),
+        gone=tuple(map(tuple, facts.get("gone", ()))),
+        cell_s=facts.get("cell_s"),
+        cell_error=facts.get("cell_error", ""),
     )
 
 

@@ -284,7 +284,7 @@ def make_app(board, secret, prefix="/", hub=None, paths=None, **settings):
     Args:
         board: The Board.
         secret: The secret that opens the teacher's page.
-        prefix: Beginning of all paths, such as "/services/course/classroom/board/".
+        prefix: Beginning of all paths, such as "/services/board/".
         hub: The Hub that identifies learners, or None.
         paths: The teacher's paths and handlers; default: `teachers_paths()`.
         settings: Further settings of the tornado application.
