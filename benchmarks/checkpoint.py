@@ -35,7 +35,7 @@ NUM_RANKS = 2
 NUM_LAYERS = 8
 STALL_LIMIT = 1.0  # a save in the background must block training only briefly
 LOAD_LIMIT = 2.5
-STATE_PER_WEIGHT = 3  # AdamW keeps two moments beside each weight
+STATE_PER_WEIGHT = 3  # each weight, and AdamW's two moments of it
 
 
 def make_run(num_mib):
@@ -142,7 +142,7 @@ def measure(rank, root, num_mib, num_repeats):
         ways[name] = WAYS[name](folder, run)
     names = list(WAYS)
     samples = {name: {"save_s": [], "stall_s": [], "load_s": []} for name in names}
-    for number in range(1 + num_repeats):  # the first round warms up, and is not kept
+    for number in range(1 + num_repeats):  # the first round warms up, and is not counted
         run.step = number
         for name in in_turns(names, number):
             began, save_s = slowest_s(ways[name].save)

@@ -3,9 +3,9 @@ Measure four ranks on 1, 2 and 4 hosts by SSH: start, a cell, the prompt after e
 
     python benchmarks/far_ranks.py [--hosts 1 2 4] [--repeats 3] [--json FILE]
 
-Hosts are those of scripts/hosts.sh, links as fast as they can be; it needs root. Beside them stand
-four ranks at home, in the same rounds. All hosts share this machine's cores. A start may take three
-of those at home, since each host imports torch, and a login.
+scripts/hosts.sh makes virtual hosts with links at full speed; it needs root. The same rounds also
+measure four ranks "at home": on this machine, without SSH. All hosts share this machine's cores. A
+start may take as long as three starts at home, since each host imports torch, and one login.
 """
 
 import argparse
@@ -63,13 +63,14 @@ c.SSHEngineSetLauncher.engines = {engines}
 
 def measure(num_hosts):
     """
-    Measure in a fresh kernel.
+    Measure four ranks on some number of hosts, in a fresh kernel.
 
     Args:
-        num_hosts: Number of hosts that share the ranks evenly; 0: they are at home.
+        num_hosts: Number of hosts that share the ranks evenly; 0: ranks on this machine, no SSH.
 
     Returns:
-        dict: Seconds by name: "start", "cell", and the name of each fault.
+        dict: {name: seconds}. Names are "start", "cell", "stop", that of each fault, with hosts
+        "login", and with more than one host those of `VANISHING`.
     """
     if num_hosts == _AT_HOME:
         with tempfile.TemporaryDirectory() as folder, running_kernel(folder) as kernel:
@@ -110,7 +111,7 @@ def _login_s(folder):
 
 def _measure_vanishing(kernel, bed):
     """
-    Switch a host off within a cell, and return the seconds to the prompt, and of the next cell.
+    Switch a host off during a cell. Return the seconds to the prompt, and those of the next cell.
     """
     kernel.run_well(all_reduce_cell())
     moments_s = []
@@ -153,10 +154,10 @@ def parse_arguments(argv):
 
 def main(argv):
     """
-    Measure, print, write.
+    Measure, print the results, and write them to a file.
 
     Returns:
-        int: Exit status.
+        int: Exit status: 1 if a limit is missed.
     """
     arguments = parse_arguments(argv)
     machine, samples = describe_machine(), defaultdict(list)

@@ -16,7 +16,7 @@ VALUE, RATIO = "value", "ratio"
 NUM_COLUMNS = 140
 NUMBERS = re.compile(r"\[[-\d\s.,e+]*\]")
 """
-A list of numbers in JSON.
+The pattern of a list of numbers in JSON.
 """
 _STYLES = {"pass": "green", "FAIL": "bold red", "": ""}
 
@@ -27,15 +27,15 @@ class Figure:
     One line of the table.
 
     Args:
-        name: What was measured.
-        unit: Unit of the samples: "s", "ms" or "MiB".
+        name: Name of the measured quantity.
+        unit: Unit of the samples: "s", "ms", "MiB", "%" or "".
         samples: One number a round.
-        reference_name: What it is compared with, or "".
-        reference_samples: The same of the reference, or ().
-        limit: The most that is allowed, or None if the figure is only shown.
-        limit_on: "value" or "ratio": what the limit is for.
+        reference_name: Name of the reference that it is compared with, or "".
+        reference_samples: The reference's samples, one number a round, or ().
+        limit: The largest number that is allowed, or None if the figure is only shown.
+        limit_on: "value" or "ratio": the number that the limit is for.
         is_paired: Whether the ratio is the median of the ratios within rounds, which a slow minute
-            harms less, and not that of the medians.
+            changes less, and not the ratio of the medians.
     """
 
     name: str
@@ -50,21 +50,21 @@ class Figure:
     @property
     def value(self):
         """
-        Median of the samples.
+        The median of the samples.
         """
         return median(self.samples)
 
     @property
     def reference(self):
         """
-        Median of the reference's samples, or None.
+        The median of the reference's samples, or None.
         """
         return median(self.reference_samples) if self.reference_samples else None
 
     @property
     def ratio(self):
         """
-        Value over reference, by `is_paired`, or None.
+        The ratio of the samples to the reference's, or None (see `is_paired`).
         """
         if not self.reference_samples:
             return None
@@ -76,7 +76,7 @@ class Figure:
     @property
     def verdict(self):
         """
-        "pass", "FAIL", or "" if there is no limit. A limit that is just reached is kept.
+        The verdict: "pass", "FAIL", or "" without a limit. A number equal to the limit passes.
         """
         if self.limit is None:
             return ""
@@ -105,7 +105,7 @@ class Figure:
 @dataclass(frozen=True)
 class Plan:
     """
-    A figure before it is measured: as Figure, with the names of samples in place of samples.
+    A Figure before it is measured: its fields, with the names of samples in place of the samples.
     """
 
     name: str
@@ -124,7 +124,7 @@ def make_figures(plans, samples):
 
     Args:
         plans: The Plans, in the order of the table.
-        samples: dict from the name of a sample to its numbers, one a round.
+        samples: {name of a sample: [its number in each round]}.
 
     Returns:
         list[Figure]: In the order of the plans.
@@ -176,17 +176,17 @@ def show_figures(figures, file=None):
             Text(figure.verdict, style=_STYLES[figure.verdict]),
             figure.reference_name,
         )
-    # A pipe has no width of its own, and a table that wraps cannot be read.
+    # A pipe has no width, and a table that wraps cannot be read.
     Console(file=file, highlight=False, width=NUM_COLUMNS).print(table)
 
 
 def figures_document(command, machine, figures):
     """
-    Return how, when and on what figures were measured, and every sample, as plain data.
+    Return the command, the date, the machine, and every figure with its samples, as plain data.
 
     Args:
-        command: The command line, without places on this machine.
-        machine: What `describe_machine` returned.
+        command: The command line, without paths of this machine.
+        machine: The dict that `describe_machine` returned.
         figures: The Figures.
     """
     return {
@@ -199,7 +199,7 @@ def figures_document(command, machine, figures):
 
 def write_document(path, document):
     """
-    Write plain data as JSON, each list of numbers on a line. The file's folder is made.
+    Write plain data as JSON, each list of numbers on one line. Make the file's folder if missing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(document, indent=1)

@@ -1,5 +1,5 @@
 """
-Measure the memory of ranks and of a learner. Pages that several share are divided by them.
+Measure the memory of ranks and of a learner. A shared page is divided by its processes.
 """
 
 import contextlib
@@ -39,10 +39,11 @@ def measure(round_number):
     Measure ranks that are idle, ranks that have trained, and a process that has imported torch.
 
     Args:
-        round_number: From 0.
+        round_number: Number of the round, from 0.
 
     Returns:
-        dict: From the name of a sample to its MiB; empty where the system does not tell.
+        dict: {name of a sample: MiB}, and `first_ddp_s` in seconds. It is empty on systems that do
+        not report shares of memory.
     """
     if not Path("/proc/self/smaps_rollup").exists():
         return {}
@@ -103,7 +104,7 @@ def _started_mib(kernel):
 
 @contextlib.contextmanager
 def _idle_server(folder):
-    # As `ddp-lessons lab` starts it, with no page open.
+    # A server as `ddp-lessons lab` starts it, with no page open.
     ready = folder / "server.log"
     options = ["--ServerApp.token=", "--ServerApp.port_retries=50"]
     command = lab_command(find_course(), browser=False, rest=options, is_root=True)
@@ -136,7 +137,7 @@ def _wait_for_server(process, log):
 
 def pss_mib(pid):
     """
-    Return the proportional memory of a process: its own pages, and its share of shared ones.
+    Return the proportional memory of a process in MiB: its own pages, and its share of shared ones.
 
     Args:
         pid: Process id.

@@ -121,7 +121,7 @@ def compare(ranks):
 
 def is_within(row):
     """
-    Tell whether a row keeps both limits.
+    Tell whether a row is within both limits.
     """
     return max(row["ratio"], row["peak_ratio"]) <= LIMIT
 

@@ -140,7 +140,7 @@ def show(rate, measured):
 
 def main(argv):
     """
-    Measure each rate, print, write.
+    Measure each rate, print the tables, and write the results to a file if asked to.
 
     Returns:
         int: Exit status: 0, as there is no limit.

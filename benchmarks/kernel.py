@@ -1,5 +1,5 @@
 """
-A notebook's kernel, driven cell by cell, that tells when each cell began and ended.
+A notebook's kernel that is driven cell by cell and records when each cell began and ended.
 """
 
 import ast
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import psutil
 from jupyter_client.manager import start_new_kernel
 
-# In the kernel: when it began and ended each cell, by the monotonic clock.
+# This runs in the kernel, and records when each cell begins and ends, by the monotonic clock.
 _CLOCK = """\
 import time as _time
 _cells = []
@@ -24,20 +24,26 @@ get_ipython().events.register("pre_run_cell", lambda info: _cells.append([_time.
 get_ipython().events.register("post_run_cell", _end)
 """
 _END_WITHIN_S = 10
-_MOST_STARTS = 5  # as a Jupyter server's restarts in a row
+_MOST_STARTS = 5  # as many as a Jupyter server's restarts in a row
 
 
 class BenchmarkFailed(Exception):
     """
-    Something that was to be measured did not work, so that no time can be told.
+    The error of a measurement that did not work, so that there is no time to report.
     """
 
 
 @dataclass(frozen=True)
 class CellResult:
     """
-    What a cell did, seen from outside. `prompt_s` is when the prompt was back, on the monotonic
-    clock; so is `stopped_s`, when Stop was pressed, or None.
+    The result of a cell, seen from outside the kernel.
+
+    Args:
+        status: "ok" or "error".
+        text: The text that the cell printed.
+        error: The error's name and message, or "".
+        prompt_s: The time at which the prompt was back, by the monotonic clock.
+        stopped_s: The time at which Stop was pressed, by the monotonic clock, or None.
     """
 
     status: str
@@ -49,10 +55,11 @@ class CellResult:
 
 def _started(env):
     """
-    Start a kernel, and give its manager and client.
+    Start a kernel, and return its manager and client.
 
-    Its ports are chosen before it binds them. Among thirty learners somebody else may bind one in
-    between. A Jupyter server then chooses others, and so is it here.
+    The kernel's ports are chosen before the kernel binds them. With thirty learners another process
+    may bind one of them in between. Then the kernel is started again with other ports, as a Jupyter
+    server does it.
     """
     for start in range(1, _MOST_STARTS + 1):
         try:
@@ -67,7 +74,7 @@ def _started(env):
 
 class Kernel:
     """
-    A running kernel with folders of its own.
+    A running kernel with its own folder for settings and logs.
 
     Args:
         folder: An empty folder for IPython's settings and logs.
@@ -84,11 +91,12 @@ class Kernel:
 
         Args:
             source: The cell's text.
-            stop_when: Stop is pressed as soon as this returns True.
+            stop_when: Function without arguments. Stop is pressed as soon as it returns True; None:
+                Stop is not pressed.
             timeout_s: Seconds to wait before giving up.
 
         Returns:
-            CellResult: What it did.
+            CellResult: The result of the cell.
         """
         text, errors = [], []
 
@@ -121,7 +129,7 @@ class Kernel:
 
     def value(self, expression):
         """
-        Return the value of an expression in the kernel: anything that Python reads as written.
+        Return the value of an expression in the kernel. The value must be a literal of Python.
         """
         return ast.literal_eval(self.run_well(f"print(repr({expression}))").text.strip())
 
@@ -132,7 +140,7 @@ class Kernel:
         Returns:
             float: Seconds from when the kernel began the first to when it ended the last.
         """
-        first = self.value("len(_cells)")  # counts the cell that asks
+        first = self.value("len(_cells)")  # includes the cell that asks
         for cell in cells:
             self.run_well(cell)
         return self.value(f"_cells[{first + len(cells) - 1}][1] - _cells[{first}][0]")
@@ -140,13 +148,13 @@ class Kernel:
     @property
     def pid(self):
         """
-        Process id of the kernel.
+        The process id of the kernel.
         """
         return self.manager.provisioner.pid
 
     def close(self):
         """
-        End the kernel, and whatever it started that is still there.
+        End the kernel, and all processes that it started and that still run.
         """
         with ending(self.pid):
             self.client.stop_channels()
@@ -155,7 +163,7 @@ class Kernel:
 
 class _Stopper:
     """
-    Press Stop once, when it is time.
+    A thread that presses Stop once, as soon as `stop_when` returns True.
     """
 
     def __init__(self, press, stop_when):
@@ -181,7 +189,7 @@ class _Stopper:
 @contextlib.contextmanager
 def running_kernel(folder):
     """
-    Give a Kernel that ends with the block.
+    Start a Kernel, yield it, and end it after the block.
     """
     kernel = Kernel(folder)
     try:
@@ -193,10 +201,10 @@ def running_kernel(folder):
 @contextlib.contextmanager
 def ending(pid):
     """
-    Wait, after the block, for all that a process has started, and kill what does not end.
+    Wait, after the block, for all processes that a process has started, and kill those that remain.
 
     Args:
-        pid: Process id, which the block ends.
+        pid: Id of the process, which the block ends.
     """
     started = psutil.Process(pid).children(recursive=True)
     try:
@@ -210,8 +218,8 @@ def ending(pid):
 
 def environment():
     """
-    Return the environment that everything measured here runs in.
+    Return the environment variables with which everything is run that is measured.
     """
-    # Gloo looks the machine's own name up unless told which interface to use, and a slow look-up
-    # would count against those that do not tell it.
+    # Without the name of an interface, Gloo looks up the machine's own name. A slow look-up would
+    # count against the launchers that do not name an interface.
     return {**os.environ, "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}

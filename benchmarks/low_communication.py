@@ -1,13 +1,14 @@
 """
-Measure a round of DiLoCo over a slow link beside as many steps under DDP, on 2 and on 4 ranks.
+Measure a round of DiLoCo over a slow link against as many steps under DDP, on 2 and on 4 ranks.
 
     python benchmarks/low_communication.py [--repeats 9] [--world-sizes 2 4] [--no-fail]
 
-The link is a ring whose messages wait for as long as a `costs.Link` of 1 ms and 20 MB/s says: that
-of two machines on an ordinary network. DDP sends its buckets by it through a communication hook,
-DiLoCo its weights, once a round of 14 steps. Model, samples and optimizer are the same, and in each
-round both take a turn. Limit: DiLoCo takes at most half of DDP's seconds. What loss both have left
-after all rounds is shown beside it, without a limit.
+The slow link is simulated: each message of a ring waits for as long as a `costs.Link` of 1 ms and
+20 MB/s says, like one between two machines on an ordinary network. DDP sends its buckets over the
+link in each step, through a communication hook. DiLoCo sends its weights over it once in a round of
+14 steps. Model, samples and optimizer are the same, and each round measures both. Limit: DiLoCo
+takes at most half of DDP's seconds. The loss of both after all rounds is also shown, without a
+limit.
 """
 
 import argparse
@@ -47,7 +48,9 @@ _NUM_WARM_UP = 1
 
 def measure(world_size, num_rounds):
     """
-    Start ranks; return {(what, way): samples}: seconds of the slowest rank, and the loss left.
+    Start ranks and measure. Return {("s" or "loss", way): samples}.
+
+    Samples of "s" are the seconds of the slowest rank in each round; "loss" is the loss at the end.
     """
     ranks = run_ranks(world_size, _measure_on, world_size, num_rounds)
     samples = {("s", way): of_slowest([times[way] for times, _ in ranks]) for way in ranks[0][0]}
@@ -99,7 +102,7 @@ def _mean_over_link(all_reduce, bucket):
 
 def make_plans(world_sizes):
     """
-    Return the table's lines: seconds and loss of DiLoCo beside DDP's, for each number of ranks.
+    Return the Plans of the table: seconds and loss of DiLoCo against DDP's, by number of ranks.
     """
     return [
         Plan(
@@ -144,7 +147,7 @@ def parse_arguments(argv):
 
 def main(argv):
     """
-    Measure, print, write.
+    Measure, print the results, and write them to a file.
 
     Returns:
         int: Exit status: 1 if the limit is missed.

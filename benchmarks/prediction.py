@@ -163,7 +163,7 @@ def parse_arguments(argv):
 
 def main(argv):
     """
-    Measure, print, write.
+    Measure, print the results, and write them to a file.
 
     Returns:
         int: Exit status: 1 if the limit is missed.

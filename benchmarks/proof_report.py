@@ -13,7 +13,7 @@ MOST_LINES = 4
 
 def device_words(gpus):
     """
-    Return the names of GPUs as one would say them: "2 x NVIDIA H200".
+    Return the names of GPUs with their numbers, such as "2 x NVIDIA H200".
     """
     counts = Counter(gpu["name"] for gpu in gpus)
     several = [f"{count} x {name}" if count > 1 else name for name, count in counts.items()]
@@ -25,7 +25,7 @@ def report_slug(machine):
     Return a name for the report's files.
 
     Args:
-        machine: The machine of `report_document`.
+        machine: The machine (see `report_document`).
     """
     return f"gpu-proof-{slug(device_words(machine['gpus']))}"
 
@@ -35,9 +35,10 @@ def report_document(command, machine, results):
     Return the whole proof as plain data.
 
     Args:
-        command: The command line, without places on this machine.
-        machine: What `describe_machine` returned, and `gpus`, `driver`, `cuda` and `nccl`.
-        results: One for each part, in order; its status may be WAITING.
+        command: The command line, without paths of this machine.
+        machine: The dict that `describe_machine` returned, plus `gpus`, `driver`, `cuda` and
+            `nccl`.
+        results: A result for each part, in order. Its status may be WAITING.
     """
     return {
         "command": command,
@@ -50,7 +51,7 @@ def report_document(command, machine, results):
 
 def report_text(document):
     """
-    Return a report as Markdown: the machine, a line for each part, figures, and what differs.
+    Return a report as Markdown: the machine, a line for each part, figures, and differing outputs.
     """
     machine = document["machine"]
     memory = sorted({f"{gpu['memory_mib']} MiB" for gpu in machine["gpus"]})

@@ -112,7 +112,7 @@ def measure_fault(kernel, fault, num_ranks=NUM_RANKS):
     Args:
         kernel: A Kernel whose ranks run.
         fault: The Fault.
-        num_ranks: Number of its ranks, more than 2.
+        num_ranks: Number of the kernel's ranks, more than 2.
 
     Returns:
         dict: The two entries of this fault (see `measure`).

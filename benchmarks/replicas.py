@@ -4,14 +4,15 @@ Measure each replica against torch's DDP: time of a step, number of collectives,
     python benchmarks/replicas.py                    # 60 rounds, 2 ranks, 10 million parameters
     python benchmarks/replicas.py --repeats 120 --json replicas.json
 
-In each round every replica does one step, in an order that rotates, so that a slow moment harms
-all alike. A sample is the time of the slowest rank. Every 10 rounds the ranks are started anew:
-which cores and which memory a process gets is luck that it keeps. The limit is on the median of the
-ratios within rounds, to DDP with gradients as views, which is what ours has, and holds for ours
-that overlaps in shared memory; on a GPU, for ours that overlaps. "Overlap" is the share of
-communication that backward hides, "exposed" what is left of it after the last gradient; where no
-gradient is sent, neither is known. Ours has smaller buckets than DDP as it comes, so DDP with
-buckets of that size is shown as well.
+In each round every replica does one step, in an order that rotates, so that a slow moment slows
+all alike. A sample is the time of the slowest rank. Every 10 rounds the ranks are started again:
+which cores and which memory a process gets is luck that lasts as long as the process. The limit is
+on the median of the ratios within rounds, to DDP with gradients as views, as our replicas have
+them. It applies to our overlapped replica in shared memory, or, on a GPU, to our overlapped
+replica. "Overlap" is the share of communication that backward hides, "exposed" the time of
+communication after the last gradient. Both are unknown for replicas that send no gradient. Our
+overlapped replicas have smaller buckets than DDP's default, so DDP is also shown with buckets of
+that size.
 """
 
 import argparse
@@ -71,7 +72,7 @@ SHARED = "overlapped, shared memory"
 
 def kinds_on(device):
     """
-    Return the replicas that run on a kind of device, by name, and the one that the limit is on.
+    Return {name: replica} of those that run on a kind of device, and the name of the limited one.
     """
     if device == "cpu":
         return {**KINDS, SHARED: SharedMemoryReplica}, SHARED
@@ -94,7 +95,7 @@ def model():
 
 def step(replica, optimizer, images):
     """
-    Do one training step; return its seconds.
+    Do one training step. Return its seconds.
     """
     dist.barrier()
     settle(images.device)
@@ -108,7 +109,7 @@ def step(replica, optimizer, images):
 
 def measure(rank, num_repeats):
     """
-    Run all rounds on one rank; return what was measured of each kind.
+    Run all rounds on one rank. Return the measurements of each kind of replica.
     """
     torch.manual_seed(rank)
     images = torch.randn(NUM_SAMPLES, 1024).to(rank_device())
@@ -125,10 +126,10 @@ def measure(rank, num_repeats):
     answer = {name: {"step_s": samples[name]} for name in names}
     answer["parameter_bytes"] = parameter_bytes(replicas["DDP"])
     if images.is_cuda:
-        return answer  # our clock sees when a GPU is given its work, and not when it does it
+        return answer  # our clock sees when a GPU gets its work, not when it does it
     for name, replica in replicas.items():
         if name == SHARED:
-            continue  # its messages say when gradients may be read, and not how long that takes
+            continue  # its messages say that gradients may be read, not how long reading takes
         num_collectives, overlaps = look_inside(
             replica, functools.partial(step, replica, optimizers[name], images)
         )
@@ -142,15 +143,16 @@ def measure(rank, num_repeats):
 
 def measure_starts(num_ranks, num_repeats, device):
     """
-    Share rounds out among starts of the ranks, and put together what was measured.
+    Distribute rounds over several starts of the ranks, and combine their measurements.
 
     Args:
         num_ranks: Number of ranks.
-        num_repeats: Rounds in all.
+        num_repeats: Number of rounds in all starts together.
         device: "cpu" or "cuda".
 
     Returns:
-        dict: As `measure`; each time is the slowest rank's, each median one over the starts.
+        dict: The entries that `measure` returns. Each time of a step is the slowest rank's, each
+        other number is the median over the starts.
     """
     num_starts = max(num_repeats // ROUNDS_OF_A_START, 1)
     starts = list(run_starts(num_starts, num_repeats, num_ranks, measure, device=device))
@@ -171,7 +173,7 @@ def measure_starts(num_ranks, num_repeats, device):
 
 def add_ratios(measured, names):
     """
-    Add to each kind the median over rounds of its time by the reference's in the same round.
+    Add "ratio" to each kind: the median of the ratios to the reference's times within rounds.
     """
     reference = measured[REFERENCE]["step_s"]
     for name in names:
@@ -181,7 +183,7 @@ def add_ratios(measured, names):
 
 def make_figures(measured, num_ranks, names, limited):
     """
-    Return a Figure for each replica of ours: milliseconds of a step beside DDP's.
+    Return a Figure for each kind but the reference: milliseconds of a step, compared with it.
     """
     steps_ms = {name: tuple(1e3 * s for s in measured[name]["step_s"]) for name in names}
     reference = REFERENCE, steps_ms[REFERENCE]
@@ -197,7 +199,7 @@ def make_figures(measured, num_ranks, names, limited):
 
 def show(measured, names, limited):
     """
-    Print the table.
+    Print the table of all kinds of replicas.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in (
@@ -231,7 +233,7 @@ def show(measured, names, limited):
 
 def main():
     """
-    Measure, print, and fail if the replica that the limit is on misses it.
+    Measure, print the table, and return 1 if the replica with the limit misses it.
     """
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
     parser.add_argument("--repeats", type=int, default=60, help="rounds (60)")

@@ -3,21 +3,20 @@ Measure our rings against torch's own all-reduce, over sizes, on 2 and on 4 rank
 
     python benchmarks/ring.py [--repeats 15] [--world-sizes 2 4] [--sizes-kib 1 ... ] [--no-fail]
 
-On the CPU that is Gloo's. With `--device cuda` it is NCCL's, if there is a GPU for each rank.
+On the CPU torch uses Gloo. With `--device cuda` it uses NCCL, if there is a GPU for each rank.
 
-Every round times each way once, one after the other in turns, in the same ranks, so that a slow
-moment harms all alike. A sample is the time of the slowest rank, after a barrier, and the mean of 4
-calls in a row, of short tensors of 10: on which core a barrier leaves each thread is luck, and a
-single call measures little else. Limit: the pipelined ring takes at most 1.10 x Gloo's time at
-every power of two, by the median of the ratios within rounds. Gloo beside itself differed by 1.45
-in one of 15 rounds, so these two are timed in 3 times as many rounds as the others, and up to 8 MiB
-in 10 times as many.
+Every round times each way once in the same ranks, so that a slow moment slows all alike. A sample
+is the time of the slowest rank, after a barrier: the mean of 4 calls in a row, or of 10 for short
+tensors. A single call would mostly measure luck: on which core the barrier has left each thread.
+Limit: the pipelined ring takes at most 1.10 x Gloo's time at every power of two, by the median of
+the ratios within rounds. Gloo against itself differed by 1.45 in one of 15 rounds. So these two are
+timed in 3 times as many rounds as the others, and up to 8 MiB in 10 times as many.
 
-The rounds are shared out among several starts of the ranks: which cores and which memory processes
-get is luck that they keep as long as they live.
+The rounds are distributed over several starts of the ranks: which cores and which memory a process
+gets is luck that lasts as long as the process.
 
-The fastest samples are shown too: on a busy machine medians tell as much about the neighbours as
-about either way, and a fastest sample is one that the neighbours left alone.
+The fastest samples are shown as well. On a busy machine medians depend on other programs as much as
+on the ways, and other programs disturb the fastest sample least.
 """
 
 import argparse
@@ -69,11 +68,11 @@ def measure(world_size, sizes_kib, num_rounds, device="cpu"):
     Args:
         world_size: Number of ranks.
         sizes_kib: Sizes of the tensor, in KiB.
-        num_rounds: Samples of each way and size.
+        num_rounds: Number of rounds that time every way. `_LIMITED` ways are timed in more rounds.
         device: "cpu" or "cuda".
 
     Returns:
-        dict: From (size in KiB, way) to a list of milliseconds, one a round.
+        dict: {(size in KiB, way): [milliseconds in each round]}.
     """
     samples = {}
     job = (world_size, _measure_on, sizes_kib)
@@ -102,14 +101,14 @@ def _measure_on(rank, sizes_kib, num_rounds):
 
 def _in_turns(names, round_number):
     """
-    Every other round goes backwards, so that no way always follows the same one.
+    Return names, reversed in even rounds, so that no way always follows the same other way.
     """
     return names if round_number % 2 else names[::-1]
 
 
 def _time(all_reduce, tensor, num_calls):
     dist.barrier()
-    settle(tensor.device)  # NCCL's barrier is a call that a GPU still has to do
+    settle(tensor.device)  # NCCL's barrier returns before the GPU has done it
     began_s = time.perf_counter()
     for _ in range(num_calls):
         all_reduce(tensor)
@@ -119,13 +118,13 @@ def _time(all_reduce, tensor, num_calls):
 
 def make_plans(world_sizes, sizes_kib, backend="Gloo", has_limits=True):
     """
-    Return the table's lines: every way of ours against torch's own, at every size.
+    Return the Plans of the table: every way of ours against torch's own, at every size.
 
     Args:
         world_sizes: Numbers of ranks.
         sizes_kib: Sizes of the tensor, in KiB.
-        backend: Whose all-reduce it is that torch calls.
-        has_limits: Whether the limits are asked for. They are for Gloo on a CPU.
+        backend: Name of the backend that torch uses: "Gloo" or "NCCL".
+        has_limits: Whether the limits apply. They are for Gloo on a CPU.
     """
     plans = []
     for world_size in world_sizes:
@@ -164,7 +163,7 @@ def fastest(samples):
 
 def size_name(size_kib):
     """
-    Return a size in the largest unit that it is a whole number of.
+    Return a size as text: in MiB if it is a whole number of MiB, else in KiB.
     """
     return f"{size_kib >> 10} MiB" if size_kib % 1024 == 0 else f"{size_kib} KiB"
 
@@ -193,7 +192,7 @@ def parse_arguments(argv):
 
 def main(argv):
     """
-    Measure, print, write.
+    Measure, print the results, and write them to a file.
 
     Returns:
         int: Exit status: 1 if a limit is missed.
@@ -230,7 +229,7 @@ def main(argv):
 
 def _without_file(argv):
     """
-    Return the command line without the file that it writes, which is a place on one machine.
+    Return the arguments without `--json` and its file, which is a path of this machine.
     """
     if "--json" not in argv:
         return argv

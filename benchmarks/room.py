@@ -1,9 +1,9 @@
 """
-Measure a room: learners of one server run lesson 02 at human pace, each with four ranks.
+Measure a room of learners on one server: they run lesson 02 at human pace, each with four ranks.
 
     python benchmarks/room.py [--learners 1 5 10 20 30] [--pace-s 20] [--json FILE]
 
-benchmarks/README.md says what each figure is.
+benchmarks/README.md explains each figure.
 """
 
 import argparse
@@ -36,7 +36,7 @@ LEARNERS = (1, 5, 10, 20, 30)
 PACE_S = 20.0
 STUCK_S = 300.0
 """
-Seconds after which a cell counts as stuck. Alone the slowest takes two.
+Seconds after which a cell counts as stuck. With one learner, the slowest cell takes two.
 """
 GONE_S = 30.0
 _PIDS = "tuple(ranks.supervisor.pids.values())"
@@ -45,15 +45,15 @@ _PIDS = "tuple(ranks.supervisor.pids.values())"
 @dataclass
 class Learner:
     """
-    One learner: what happened to their cells and ranks.
+    One learner, with the results of their cells and ranks.
 
     Args:
-        number: From 0; it is also the seed of their pace.
+        number: Number of the learner, from 0. It is also the seed of their pace.
     """
 
     number: int
-    seconds: list = field(default_factory=list)  # of each cell, seen from outside
-    memory_mib: float = 0.0  # kernel, ranks and all else, at the end
+    seconds: list = field(default_factory=list)  # of each cell, seen from outside the kernel
+    memory_mib: float = 0.0  # of the kernel and all its descendants, at the end
     faults: list = field(default_factory=list)  # cells that failed, as sentences
     is_stuck: bool = False
     has_lost_ranks: bool = False
@@ -62,9 +62,9 @@ class Learner:
 
 def cells_of(stem=STEM):
     """
-    Return (source, whether it is meant to raise) of each code cell of a lesson but the last.
+    Return (source, whether it is meant to raise) of each code cell of a lesson but the last one.
 
-    The last one stops the ranks, which are to be looked at first.
+    The last cell stops the ranks, which are measured before that.
     """
     (place,) = [place for place in choose(find_course(), [stem]) if place.is_lesson]
     cells = [cell for cell in read_blank(place)["cells"] if cell["cell_type"] == "code"]
@@ -73,15 +73,15 @@ def cells_of(stem=STEM):
 
 def run_room(num_learners, cells, pace_s):
     """
-    Have learners run cells at their own pace, all at once, and return them when all are gone.
+    Run cells for all learners at once, each at their own pace. Return the learners at the end.
 
     Args:
-        num_learners: How many.
-        cells: As `cells_of`.
-        pace_s: Mean of the seconds before a cell; each is drawn anew.
+        num_learners: Number of learners.
+        cells: List of (source, whether it is meant to raise) (see `cells_of`).
+        pace_s: Mean seconds of the pause before a cell. Each pause is random.
 
     Returns:
-        list[Learner]: What happened to each.
+        list[Learner]: The learners, with their results.
     """
     learners = [Learner(number) for number in range(num_learners)]
     all_are_through = threading.Barrier(num_learners)
@@ -100,27 +100,27 @@ def _sit(learner, cells, pace_s, all_are_through):
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as undo:
         undo.enter_context(
             contextlib.closing(ensure_event_loop())
-        )  # jupyter_client's, one a thread
+        )  # jupyter_client's loop of this thread
         try:
             kernel = Kernel(folder)
             undo.callback(kernel.client.stop_channels)
             undo.callback(kernel.manager.shutdown_kernel, now=True)
             _work(learner, kernel, cells, pace_s)
-        except (BenchmarkFailed, RuntimeError) as error:  # the room goes on without this one
+        except (BenchmarkFailed, RuntimeError) as error:  # other learners go on
             learner.is_stuck = True
             learner.faults.append(str(error))
         all_are_through.wait()
         if not learner.is_stuck:
             learner.pids = [kernel.pid, *descendants_of(kernel.pid)]
             learner.memory_mib = sum(map(_pss_mib, learner.pids))
-        all_are_through.wait()  # what is shared is divided by all who are there
+        all_are_through.wait()  # shared memory is divided by all processes: none may end yet
 
 
 def _work(learner, kernel, cells, pace_s):
     pace = random.Random(learner.number)
     before = None
     for number, (source, is_meant_to_raise) in enumerate(cells, start=1):
-        time.sleep(pace.expovariate(1 / pace_s))  # nobody runs cells in step
+        time.sleep(pace.expovariate(1 / pace_s))  # learners do not run cells in step
         began_s = time.monotonic()
         result = kernel.run(source, timeout_s=STUCK_S)
         learner.seconds.append(result.prompt_s - began_s)
@@ -139,7 +139,7 @@ def _pss_mib(pid):
 
 def num_left(learners):
     """
-    Return how many processes of some learners are still there after a while.
+    Return how many processes of the learners still run after up to `GONE_S` seconds.
     """
     found = []
     for pid in (pid for learner in learners for pid in learner.pids):
@@ -201,14 +201,15 @@ def parse_arguments(argv):
 
 def main(argv):
     """
-    Measure, print, write.
+    Measure, print the results, and write them to a file.
 
     Returns:
-        int: Exit status: 1 if a learner lost something, was stuck, or left something.
+        int: Exit status: 1 if a cell failed, a learner lost a rank or was stuck, or processes were
+        left.
     """
     arguments = parse_arguments(argv)
     machine, cells, figures = describe_machine(), cells_of(), []
-    # What learners foretell is not to be found among what we have foretold ourselves.
+    # Keep the learners' predictions apart from those of the user who runs this benchmark.
     state = tempfile.TemporaryDirectory()
     os.environ["DDP_LESSONS_STATE_DIR"] = state.name
     for num_learners in arguments.learners:

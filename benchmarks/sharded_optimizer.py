@@ -5,9 +5,9 @@ Measure a training step of each sharded optimizer against torch's ZeroRedundancy
     python benchmarks/sharded_optimizer.py --repeats 31 --json sharded.json
 
 Model and samples are those of replicas.py, the inner optimizer is Adam. In each round every way
-does one step, in an order that rotates, so that a slow moment harms all alike. The limit is on the
-median of the ratios within rounds, to the faster of torch's two ways. "State" is what the fullest
-rank keeps.
+does one step, in an order that rotates, so that a slow moment slows all alike. The limit is on the
+median of the ratios within rounds, to the faster of torch's two ways. "State" is the optimizer
+state of the rank that keeps the most.
 """
 
 import argparse
@@ -43,7 +43,7 @@ TORCHS = ("torch's", "torch's, views")
 
 def make(name):
     """
-    Return a model and its optimizer, Adam, by the name of a way.
+    Return the model and the optimizer of a way, by the way's name. The inner optimizer is Adam.
     """
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -72,7 +72,7 @@ WAYS = (
 
 def measure(rank, num_repeats):
     """
-    Run all rounds on one rank; return {way: seconds of each step, and bytes of state}.
+    Run all rounds on one rank. Return {way: its seconds of each step, and its bytes of state}.
     """
     warnings.filterwarnings("ignore", category=DeprecationWarning)  # torch's own, on import
     torch.manual_seed(rank)
@@ -96,7 +96,9 @@ def measure(rank, num_repeats):
 
 def compare(ranks):
     """
-    Return {way: its row} of one number of ranks, with ratios to the faster of torch's ways.
+    Return {way: its row of the table} for one number of ranks.
+
+    Ratios are to the faster of torch's ways.
     """
     measured = ranks[0]
     reference = min(TORCHS, key=lambda name: median(measured[name]["step_s"]))
@@ -110,7 +112,7 @@ def compare(ranks):
 
 def show(num_ranks, measured):
     """
-    Print the table of one number of ranks.
+    Print the table for one number of ranks.
     """
     table = Table(title=f"{num_ranks} ranks", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("Optimizer", "ms a step", "least", "of torch's", "state, MiB", ""):
@@ -132,7 +134,7 @@ def show(num_ranks, measured):
 
 def main():
     """
-    Measure, print, and fail if ours misses its limit.
+    Measure, print the tables, and return 1 if ours misses its limit.
     """
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
     parser.add_argument("--repeats", type=int, default=15, help="rounds (15)")

@@ -72,7 +72,8 @@ def start_ours(folder, num_ranks, device):
         device: "cpu" or "cuda", as for `start_ranks`.
 
     Returns:
-        dict: `start_ours_s`: cell with the import, and cell with the all-reduce, together.
+        dict: `start_ours_s`, the seconds of the cell that starts ranks and the cell with the
+        all-reduce together.
     """
     with running_kernel(folder) as kernel:
         cells = start_cell(num_ranks, device), all_reduce_cell(num_ranks, device)
@@ -91,7 +92,7 @@ def start_stock(folder, num_ranks, device):
         device: "cpu" or "cuda".
 
     Returns:
-        dict: `start_stock_s`: as `start_ours`.
+        dict: `start_stock_s`, the seconds of the two cells together (see `start_ours`).
     """
     store = str(Path(folder) / "store")
     with running_kernel(folder) as kernel:
@@ -104,7 +105,7 @@ def start_stock(folder, num_ranks, device):
 
 def start_torchrun(folder, num_ranks, device):
     """
-    Run a script that does one all-reduce with torchrun.
+    Run a script under torchrun that does one all-reduce.
 
     Args:
         folder: An empty folder.
@@ -112,7 +113,8 @@ def start_torchrun(folder, num_ranks, device):
         device: "cpu" or "cuda".
 
     Returns:
-        dict: `start_torchrun_s`, the whole command; `reach_torchrun_s`, up to the all-reduce.
+        dict: `start_torchrun_s`, the seconds of the whole command; `reach_torchrun_s`, the seconds
+        up to the end of its all-reduce.
     """
     command = [sys.executable, "-m", "torch.distributed.run", *TORCHRUN, str(num_ranks)]
     command += [str(_SCRIPT), device]
@@ -143,7 +145,7 @@ def start_torchrun(folder, num_ranks, device):
 
 def warm_up():
     """
-    Bring what the contestants import into the file cache, so that the first has no disadvantage.
+    Read the modules that all ways import into the file cache, so that the first way is not slower.
     """
     modules = (
         "torch.distributed.run, ipyparallel.engine.app, ddp_lessons.ranks.supervisor.supervisor"
@@ -153,15 +155,15 @@ def warm_up():
 
 def measure(round_number, num_ranks=NUM_RANKS, device="cpu"):
     """
-    Let all three start once, each round in another order.
+    Measure one start by each of the three ways, in an order that rotates from round to round.
 
     Args:
-        round_number: From 0.
+        round_number: Number of the round, from 0.
         num_ranks: Number of ranks.
         device: "cpu" or "cuda".
 
     Returns:
-        dict: From the name of a sample to its number.
+        dict: {name of a sample: seconds}.
     """
     if round_number == 0:
         warm_up()

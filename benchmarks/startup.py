@@ -176,7 +176,7 @@ def as_document(arguments, machine, figures):
 
 def main(argv):
     """
-    Measure, print, write.
+    Measure, print the results, and write them to a file.
 
     Returns:
         int: Exit status: 1 if a limit is missed or nothing could be measured.

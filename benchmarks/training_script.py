@@ -68,7 +68,7 @@ def main():
     while True:
         wish = [-1, 0]
         if dist.get_rank() == 0:
-            line = sys.stdin.readline().split()  # the others wait in the broadcast
+            line = sys.stdin.readline().split()  # other ranks wait in the broadcast
             wish = [sizes.index(line[0]), int(line[1])] if line else wish
         number, num_steps = _from_rank_0(wish)
         if number < 0:
@@ -79,7 +79,7 @@ def main():
         seconds = step_s(steps[size], num_steps)
         if dist.get_rank() == 0:
             print(seconds, flush=True)
-    dist.barrier()  # a rank that leaves while others still receive would fail them
+    dist.barrier()  # a rank that leaves while others still receive makes them fail
     dist.destroy_process_group()
 
 

@@ -13,26 +13,7 @@ from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
 NOTEBOOKS = {
     place.stem: read_notebook(place.blank) for place in all_notebooks(ROOT) if place.is_lesson
 }
-STEMS = [
-    "00_ranks",
-    "01_process_group",
-    "02_collectives",
-    "03_ring",
-    "04_samplers",
-    "05_replicas",
-    "06_ddp",
-    "07_accumulation",
-    "08_checkpoint",
-    "09_launch",
-    "10_hangs",
-    "11_speed",
-    "12_metrics",
-    "13_sharded_optimizer",
-    "14_asynchronous",
-    "15_beyond_ddp",
-    "16_frameworks",
-    "17_many_machines",
-]
+STEMS = sorted(path.stem for path in (ROOT / "notebooks" / "py").glob("*.py"))
 TITLE = re.compile(
     r"# (?P<question>[^\n]+\?)\n\n(?P<minutes>\d+) minutes, [24] ranks"
     r"(?P<any>; works with any number of ranks from 2)?\. (?P<builds>[^\n].*)",

@@ -17,11 +17,8 @@ The subpackages and modules of ddp_lessons, from the bottom to the top. Each may
 those before it.
 """
 
-SUBJECTS = (
-    "costs", "process_group", "collectives", "ring", "samplers", "replicas", "ddp", "accumulation",
-    "checkpoint", "launch", "hangs", "speed", "metrics", "sharded_optimizer", "workloads",
-    "asynchronous", "beyond_ddp", "frameworks", "many_machines",
-)  # fmt: skip
+MACHINERY = ("private", "jobs", "trace", "pictures", "progress", "ranks", "checks", "course")
+SUBJECTS = tuple(entry for entry in LAYERS if entry not in (*MACHINERY, "errors", "whole", "files"))
 """
 The subpackages that a learner reads as a textbook. They contain no notebook machinery and no
 plotting.

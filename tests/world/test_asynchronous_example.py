@@ -65,9 +65,9 @@ def test_table_counts_bytes_and_ticks():
     whole = 4810 * 4
     assert found["lockstep"][:3] == [28 * whole, 84, 84]
     assert found["local SGD"][:3] == found["DiLoCo"][:3] == [2 * whole, 84, 44]
-    # gossip meets once more at the end; with one slow rank all wait for it in turn
+    # gossip exchanges once more at the end; every rank waits for the slow one in turn
     assert found["gossip"][:2] == [29 * whole, 84]
-    assert found["server"][1] == 24  # 56 in all: two in each tick, and a third one in every third tick
+    assert found["server"][1] == 24  # 56 updates: two a tick, a third in every third tick
     assert all(loss < 2.5 for *_, loss, _ in rows)
 
 

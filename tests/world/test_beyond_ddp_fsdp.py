@@ -300,7 +300,7 @@ def _refused(rank, world_size):
             call()
         said.append(str(caught.value))
     with pytest.raises(AttributeError, match="has no attribute 'weight'"):
-        sharded.module.weight.sum()  # the gathered parameters are freed, so there is nothing to read
+        sharded.module.weight.sum()  # no longer gathered, so there is nothing to read
     with torch.no_grad():
         assert sharded(torch.ones(1, 3)).shape == (1, 2)
         assert sharded.gathered_bytes == 0

@@ -84,7 +84,7 @@ def test_layers_are_gathered_freed_and_asked_for_ahead(world_size):
             assert found["most"] == 2 * table
         ask, wait = ["all", "ask"], ["all", "wait"]
         ahead = [ask, wait, *[ask, wait] * (NUM_LAYERS - 1)]
-        assert first["order"][: 2 * NUM_LAYERS] == ahead  # the first forward does not know the order yet
+        assert first["order"][: 2 * NUM_LAYERS] == ahead  # it does not know the order yet
         # ask 1, wait 1, ask 2 (compute 1), wait 2, ask 3 (compute 2), ...
         forward = second["order"][: 2 * NUM_LAYERS]
         assert forward == ahead
@@ -172,7 +172,8 @@ def _foretold(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_bytes_are_those_foretold(world_size):
     """
-    Held and sent, ours and torch's; `costs` knows what a ring sends, and the trace what was called.
+    Bytes held and sent are those predicted, for our sharding and torch's. `costs` counts what a
+    ring sends, and the trace shows the calls.
     """
     sizes = [sum(p.numel() for p in part.parameters()) for part in deep_model()]
     sizes = [size for size in sizes if size]

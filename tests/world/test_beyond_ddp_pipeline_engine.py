@@ -123,7 +123,8 @@ def _digits_steps(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_bytes_are_as_foretold(world_size):
     """
-    Counted in the trace of real ranks, with every handle waited for.
+    The bytes sent are those predicted. They are counted in the trace of real ranks, and every
+    handle was waited for.
     """
     results = run_packed(world_size, _digits_steps)
     for name in results[0]:

@@ -24,7 +24,7 @@ RIGHT = """
     return total
 """
 ANSWERS = {
-    # what it does: (mistake, what the message says, body)
+    # name: (mistake, part of the message, the answer's body)
     "deadlocks": (
         "deadlock",
         "ranks 1-3 called",
@@ -114,7 +114,7 @@ ANSWERS = {
 
 def cell(body):
     """
-    Return a cell that defines the answer with such a body.
+    Return a cell that defines the answer with this body.
     """
     return (
         f"import torch\nimport torch.distributed as dist\n\ndef all_reduce(tensor):\n    {body}\n"
@@ -124,7 +124,7 @@ def cell(body):
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """
-    Four ranks for all answers.
+    Start four ranks for all answers.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path_factory.mktemp("state")))
@@ -135,7 +135,7 @@ def ranks(tmp_path_factory):
 
 def check_it(ranks, source):
     """
-    Run a cell, then the check of its answer, and return what was refused, or None.
+    Run a cell, then check its answer. Return the WrongAnswer, or None if the answer is right.
     """
     run_cell(ranks, source)
     try:
@@ -147,7 +147,7 @@ def check_it(ranks, source):
 
 def assert_usable(ranks):
     """
-    The ranks have their variables, and their next collective works.
+    Assert that the ranks have their variables, and that their next collective works.
     """
     run_cell(ranks, "import torch, torch.distributed as dist\nsum_ = torch.ones(1)")
     run_cell(ranks, "dist.all_reduce(sum_)\nassert sum_.item() == 4")
@@ -157,7 +157,8 @@ def assert_usable(ranks):
 @pytest.mark.parametrize(("number", "is_told"), [("00.1", False), ("02.1", True)])
 def test_message_says_that_nothing_was_called_where_something_may_be(number, is_told):
     """
-    In a task without messages the words would only puzzle.
+    The message says "called: nothing" only for a task with messages: in any other task the words
+    would puzzle.
     """
     seen = [RankRecord(0, [Call(before=())])]
     error = CaseResult(find_task(number), Case(1), seen, [""]).wrong("nothing", 0)
@@ -166,7 +167,8 @@ def test_message_says_that_nothing_was_called_where_something_may_be(number, is_
 
 def test_message_lists_a_dozen_calls_and_counts_the_rest():
     """
-    A save of every rank's part makes twenty calls: as a list they hide what is wrong.
+    The message lists a dozen calls and counts the others. A save of every rank's part makes twenty
+    calls, and as a list they would hide the fault.
     """
     events = [Event(COLLECTIVE, f"call-{n}", 0, n, 0) for n in range(20)]
     seen = [RankRecord(0, [Call(before=(), events=events)])]
@@ -178,7 +180,8 @@ def test_message_lists_a_dozen_calls_and_counts_the_rest():
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_deadlock_is_told_as_one_also_when_the_time_is_over(is_late):
     """
-    Whether it was named shortly before or after the end of the time is chance.
+    A deadlock is reported as a deadlock, also when the time has run out: which comes first is
+    chance.
     """
     error = CellFailed("Deadlock: ranks 0 and 1 wait for each other.")
     found = wrong_end(find_task("02.1"), Case(2), error, {}, is_late, ["", ""])
@@ -188,7 +191,7 @@ def test_a_deadlock_is_told_as_one_also_when_the_time_is_over(is_late):
 @pytest.mark.parametrize("name", ANSWERS)
 def test_check_ends_and_leaves_the_ranks_usable(ranks, name, monkeypatch):
     """
-    A learner tries again, whatever went wrong.
+    After every mistake the ranks are usable, because the learner tries again.
     """
     mistake, says, body = ANSWERS[name]
     if mistake == "late":  # it computes until its time is over
@@ -203,7 +206,7 @@ def test_check_ends_and_leaves_the_ranks_usable(ranks, name, monkeypatch):
 
 def test_check_survives_an_answer_that_ends_its_process(ranks):
     """
-    New ranks take the place of the dead ones, and the next answer is checked as any other.
+    Dead ranks are replaced, and the next answer is checked as any other.
     """
     error = check_it(ranks, "import os" + cell("os._exit(3)").replace("import torch\n", "\n", 1))
     assert error.mistake == "died"
@@ -212,7 +215,8 @@ def test_check_survives_an_answer_that_ends_its_process(ranks):
 
 def test_check_neither_takes_nor_leaves_a_mode_of_torch(ranks):
     """
-    Gradients that an answer turns off would be missing in the learner's next cell.
+    A check leaves torch's modes as they were. If an answer turned gradients off, they would be
+    missing in the learner's next cell.
     """
     usual = "assert torch.is_grad_enabled() and torch.ones(1).dtype == torch.float32"
     odd = "assert not torch.is_grad_enabled() and torch.ones(1).dtype == torch.float64"
@@ -230,7 +234,8 @@ def test_check_neither_takes_nor_leaves_a_mode_of_torch(ranks):
 
 def test_the_time_for_which_a_case_is_judged_is_not_the_answers(ranks, monkeypatch):
     """
-    Some judges train a model to compare with: on a crowded machine a right answer ran out of time.
+    The time of judging a case does not count as the answer's. Some judges train a model to compare
+    with, and on a crowded machine a right answer ran out of time.
     """
     clock, judge = [0.0], checking.judging.judge_case
 
@@ -247,7 +252,8 @@ def test_the_time_for_which_a_case_is_judged_is_not_the_answers(ranks, monkeypat
 
 def test_check_refuses_what_is_not_defined(ranks):
     """
-    The cell that defines the answer was not run, or ran in the kernel alone.
+    An answer that is not defined on the ranks is refused: its cell was not run, or ran only in the
+    kernel.
     """
     run_cell(ranks, "globals().pop('all_reduce', None)")
     assert check_it(ranks, "pass").mistake == "missing"
@@ -264,7 +270,8 @@ def test_check_refuses_what_is_not_defined(ranks):
 )
 def test_check_is_not_fooled_by_a_replaced_function(ranks, fake):
     """
-    Who replaces torch's reduce by an all-reduce has learned something, but not this.
+    A learner who replaces torch's reduce by an all-reduce has not solved the task. The check
+    notices replaced functions.
     """
     run_cell(ranks, "import functools, torch.distributed as dist\nreal = dist.reduce")
     run_cell(ranks, "class Fake:\n    def __call__(self, tensor, dst): dist.all_reduce(tensor)")
@@ -277,7 +284,8 @@ def test_check_is_not_fooled_by_a_replaced_function(ranks, fake):
 
 def test_check_is_not_fooled_by_answers_learned_by_heart(ranks):
     """
-    Sizes and numbers are drawn anew each time, so what was right once is wrong the next time.
+    An answer that replays earlier results is refused, because sizes and numbers are drawn anew for
+    each check.
     """
     learned = """
 import torch, torch.distributed as dist

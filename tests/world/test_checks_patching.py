@@ -1,5 +1,5 @@
 """
-What a check puts in the place of a function of torch's is given back, even if it is interrupted.
+A check restores each function of torch that it has replaced, even if it is interrupted.
 """
 
 import types
@@ -14,7 +14,7 @@ from ddp_lessons.ranks.kernel.cells import run_cell
 @pytest.fixture
 def module():
     """
-    A module with two names.
+    Return a module with two names.
     """
     module = types.ModuleType("made_up")
     module.first, module.second = 1, 2
@@ -23,7 +23,7 @@ def module():
 
 def test_names_hold_other_values_for_a_while_only(module):
     """
-    Of one module within another's, and after an error as well.
+    The names of a module are restored, also after an error.
     """
     seen = []
 
@@ -40,7 +40,8 @@ def test_names_hold_other_values_for_a_while_only(module):
 
 def test_who_gives_back_leaves_what_was_lent_out_before(module):
     """
-    A task may replace something within what its check has replaced.
+    `replacing` restores only its own names, because a task may replace something while its check
+    has replaced something else.
     """
     with replacing(module, first="other"):
         with replacing(module, second="another"):
@@ -51,7 +52,8 @@ def test_who_gives_back_leaves_what_was_lent_out_before(module):
 
 def test_what_an_interrupt_left_replaced_is_given_back_by_who_comes_next(module):
     """
-    A rank that is freed is interrupted wherever it is.
+    Names that an interrupt left replaced are restored by the next `give_back`: a rank that is
+    released is interrupted wherever it is.
     """
     interrupted = replacing(module, first="other")
     interrupted.__enter__()
@@ -64,7 +66,8 @@ def test_what_an_interrupt_left_replaced_is_given_back_by_who_comes_next(module)
 
 def test_ranks_leave_their_group_though_torchs_function_for_it_is_replaced():
     """
-    Then a learner's mock of it cannot keep them from joining the next one.
+    Ranks can leave their group and join the next one although a learner's mock has replaced
+    `destroy_process_group`.
     """
     ranks = start_ranks(2)
     try:

@@ -1,5 +1,5 @@
 """
-What takes seconds the first time is done before the clock of a check starts.
+Imports that take seconds are done before the clock of a check starts.
 """
 
 from dataclasses import replace
@@ -16,7 +16,8 @@ from ddp_lessons.ranks.kernel.cells import run_cell
 
 MOST_MODULES = 50
 """
-So many modules take 0.1 s at most. The compiler has 800.
+The most modules that may be imported while the clock runs: they take at most 0.1 s. torch's
+compiler has 800.
 """
 RIGHT = "import torch.distributed as dist\nmy_items = lambda items: items[dist.get_rank() :: "
 
@@ -35,7 +36,7 @@ def two_ranks(tmp_path_factory):
 @pytest.fixture
 def ranks(two_ranks):
     """
-    Give the ranks with new processes, which have saved and imported nothing yet.
+    Return the ranks with new processes, which have imported and saved nothing yet.
     """
     two_ranks.engines.kill_stuck([0, 1])
     wait_until(lambda: two_ranks.dead == [0, 1], HANGS_AFTER_S, "the end of both processes")
@@ -45,7 +46,7 @@ def ranks(two_ranks):
 
 def are_warm(ranks):
     """
-    Tell for each rank whether it has what the first save in shards imports.
+    Return for each rank whether it has imported the module that the first sharded save imports.
     """
     run_cell(ranks, "import sys\nis_warm = 'torch._dynamo' in sys.modules")
     return ranks.view["is_warm"]
@@ -53,7 +54,8 @@ def are_warm(ranks):
 
 def test_ranks_warm_up_before_the_clock_starts(ranks, monkeypatch):
     """
-    On a busy machine torch's imports alone may take longer than an answer may.
+    The warm-up comes before the clock starts, because on a busy machine torch's imports alone may
+    take longer than an answer may.
     """
     at_start, make_run = [], checking.Run
 
@@ -71,7 +73,7 @@ def test_ranks_warm_up_before_the_clock_starts(ranks, monkeypatch):
 
 def num_modules(ranks):
     """
-    Return how many modules the rank that has most of them has imported.
+    Return the number of modules on the rank that has imported most.
     """
     run_cell(ranks, "import sys\nnum_modules = len(sys.modules)")
     return max(ranks.view["num_modules"])
@@ -80,7 +82,8 @@ def num_modules(ranks):
 @pytest.mark.parametrize("number", ["09.2", "13.2", "13.4", "14.1", "15.1", "15.2", "15.3"])
 def test_right_answer_imports_little_while_its_clock_runs(ranks, monkeypatch, number):
     """
-    A first optimizer, dispatch mode or device mesh imports torch's compiler: 800 modules.
+    A right answer imports few modules while its clock runs. A first optimizer, dispatch mode or
+    device mesh would import torch's compiler: 800 modules.
     """
     at_start, make_run = [], checking.Run
 

@@ -1,5 +1,5 @@
 """
-The collectives that are made of messages, against torch's own.
+The collectives made of messages between two ranks, compared with torch's.
 """
 
 import pytest
@@ -15,7 +15,7 @@ from ddp_lessons.errors import BadInput
 
 def _all_calls(calls, rank, w, shape, dtype):
     """
-    What every collective without an operation leaves behind on this rank, under torch's names.
+    Return the results on this rank of every collective without an operation, under torch's names.
     """
     root = w - 1
     mine = values(shape, dtype, rank)
@@ -57,14 +57,18 @@ def _compare_with_torch(rank, w):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_collectives_that_move_are_torchs(world_size):
     """
-    Whatever the dtype and the shape, what moves arrives bit for bit where torch's own brings it.
+    For every dtype and shape, a collective that moves data puts the same bits where torch's puts
+    them.
     """
     assert run_world(world_size, _compare_with_torch) == [[]] * world_size
 
 
 def _in_odd_memory(rank, w):
     """
-    Every second number, transposed, expanded, conjugated, of a leaf that requires grad.
+    Run collectives on awkward tensors.
+
+        Their memory is every second number, transposed, expanded or conjugated; one is a leaf that
+        requires grad.
     """
     seen = []
     for calls in ALGORITHMS:
@@ -106,7 +110,7 @@ def _in_odd_memory(rank, w):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_collectives_write_through_any_strides(world_size):
     """
-    In place means in the caller's own memory, however that is laid out.
+    A result in place is written to the caller's own memory, whatever its strides.
     """
     w = world_size
     expected = (
@@ -133,7 +137,7 @@ def _untouched(rank, w):
         calls.all_to_all([torch.empty(5) for _ in range(w)], row)
         for other, one in enumerate(row):
             assert torch.equal(one, torch.full((5,), float(rank * w + other))), calls
-        # Output and input may be one tensor, as in torch.
+        # As in torch, output and input may be one tensor.
         calls.reduce_scatter(row[rank], row)
         assert torch.equal(row[rank], part)
         parts = [torch.full((5,), float(rank)) for _ in range(w)]
@@ -144,7 +148,7 @@ def _untouched(rank, w):
 @pytest.mark.parametrize("world_size", [2, 4, 5])
 def test_collectives_leave_inputs_alone(world_size):
     """
-    Only what the caller hands over for the result is written.
+    Inputs do not change; a collective writes only into tensors for results.
     """
     run_world(world_size, _untouched)
 
@@ -164,7 +168,8 @@ def _gather_unequal(rank, w, lengths, inner):
 )
 def test_all_gather_unequal_keeps_every_length(lengths, inner):
     """
-    The last batch of an epoch has another length on each rank, and may be empty.
+    The last batch of an epoch may have another length on each rank, and may be empty.
+    `all_gather_unequal` gives each part its length.
     """
     expected = [
         bits(torch.full((length, *inner), rank, dtype=torch.int16))
@@ -187,7 +192,7 @@ def _all_to_all_unequal(rank, w):
 @pytest.mark.parametrize("world_size", WIDER)
 def test_all_to_all_takes_unequal_sizes(world_size):
     """
-    Every pair of ranks may have a length of its own, 0 too.
+    Every pair of ranks may exchange another length, also 0.
     """
     for rank, found in enumerate(run_world(world_size, _all_to_all_unequal)):
         expected = [[10 * s + rank] * (rank * s % 4) for s in range(world_size)]
@@ -226,7 +231,7 @@ def _in_a_subgroup(rank, w, members):
 @pytest.mark.parametrize("members", [[1, 2], [1, 2, 3]])
 def test_collectives_in_a_subgroup_take_global_ranks(members):
     """
-    `src=2` means rank 2 of all, wherever it stands in the subgroup, as in torch.
+    `src=2` means rank 2 of all ranks, whatever its place in the subgroup, as in torch.
     """
     for rank, seen in enumerate(run_world(4, _in_a_subgroup, members)):
         if rank not in members:

@@ -1,5 +1,5 @@
 """
-Messages of the collectives: as many as their algorithms say, and of any size.
+Messages of the collectives: their numbers follow from the algorithms, and they may have any size.
 """
 
 import math
@@ -44,7 +44,8 @@ def _messages_of_each(rank, w, num_bytes):
 @pytest.mark.parametrize("world_size", WIDER)
 def test_collectives_send_what_their_algorithms_say(world_size):
     """
-    A hub's traffic grows with the ranks; rounds need about log2(w) messages of each rank.
+    In the hub algorithm the root's traffic grows with the number of ranks. In rounds each rank
+    sends about log2(w) messages.
     """
     w, size = world_size, 12
     counts = run_world(world_size, _messages_of_each, size)
@@ -64,8 +65,8 @@ def test_collectives_send_what_their_algorithms_say(world_size):
         assert of_rank["log_rounds", "all_gather"] == (rounds, (w - 1) * size)
         assert of_rank["log_rounds", "reduce_scatter"] == (rounds, (w - 1) * size)
         assert of_rank["log_rounds", "barrier"] == (rounds, rounds)
-        # Part j travels as often as j has ones in binary; the table of sizes, 2 w integers of 8
-        # bytes, goes first.
+        # Part j is sent as often as j has ones in binary. Before the parts, the table of sizes is
+        # sent: 2 w integers of 8 bytes.
         hops = sum(j.bit_count() for j in range(w))
         table_bytes = (w - 1) * 2 * w * 8
         assert of_rank["log_rounds", "all_to_all"] == (2 * rounds, hops * size + table_bytes)
@@ -97,7 +98,8 @@ def _large_both_ways(rank, w, num_bytes):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_exchange_of_large_messages_ends(world_size):
     """
-    Several MiB both ways fit in no socket's buffer: only who receives while it sends gets done.
+    Several MiB in both directions fit in no socket's buffer. The exchange ends only because each
+    rank receives while it sends.
     """
     run_world(world_size, _large_both_ways, 12 * 4 * 171_000)
 
@@ -110,7 +112,8 @@ def _send_first(rank, w, num_bytes):
 
 def test_exchange_by_blocking_sends_never_ends():
     """
-    The wrong answer that the exchange is there for: all send, and nobody is left to receive.
+    A naive exchange by blocking sends hangs: all ranks send, and none receives. `exchange` exists
+    to prevent this.
     """
     with pytest.raises(RankFailed, match=r"ranks \[0, 1\] of 2 were not done in time"):
         run_world(2, _send_first, 8 << 20, timeout_s=2.0)
@@ -129,7 +132,8 @@ def _own_messages(rank, w):
 
 def test_collectives_leave_the_callers_messages_alone():
     """
-    A message that is under way when a collective starts must not be taken for one of its own.
+    A message of the caller that is on its way when a collective starts must not be received by that
+    collective.
     """
     assert run_world(3, _own_messages) == [(102, 3.0), (100, 3.0), (101, 3.0)]
 
@@ -138,7 +142,7 @@ def _barrier_times(rank, w, name):
     calls = naive if name == "naive" else log_rounds
     calls.barrier()
     if rank == w - 1:
-        time.sleep(0.2)  # the late one; it is no synchronisation but what is measured
+        time.sleep(0.2)  # the last rank comes late; that delay is measured
     came = time.monotonic()
     calls.barrier()
     return came, time.monotonic()
@@ -147,7 +151,8 @@ def _barrier_times(rank, w, name):
 @pytest.mark.parametrize("name", ["naive", "log_rounds"])
 def test_barrier_waits_for_the_last(name):
     """
-    Nobody leaves before everybody has come. One machine, so one clock.
+    No rank leaves the barrier before all have come. All ranks run on one machine, so they have one
+    clock.
     """
     times = run_world(4, _barrier_times, name)
     assert min(left for _, left in times) >= max(came for came, _ in times)

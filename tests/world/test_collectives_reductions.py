@@ -1,5 +1,6 @@
 """
-What adds up: against torch, against one process in float64, and alike on all ranks.
+Collectives that reduce, compared with torch and with one process in float64. All ranks have the
+same bits.
 """
 
 import math
@@ -15,7 +16,7 @@ from ddp_lessons.collectives import reductions
 
 def _reducing_calls(calls, rank, w, shape, dtype, op):
     """
-    What every collective with an operation leaves behind on this rank.
+    Return the results on this rank of every collective with an operation.
     """
     root = w - 1
     mine = values(shape, dtype, rank)
@@ -24,7 +25,7 @@ def _reducing_calls(calls, rank, w, shape, dtype, op):
     calls.all_reduce(everywhere, op=op)
     calls.reduce(at_root, root, op=op)
     calls.reduce_scatter(part, row, op=op)
-    # torch leaves what it likes on the other ranks after a reduce.
+    # After a reduce, torch leaves unspecified values on the other ranks.
     return [bits(one) for one in (everywhere, part, *([at_root] if rank == root else []))]
 
 
@@ -50,7 +51,7 @@ def _compare_reductions_with_torch(rank, w):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_collectives_that_reduce_are_torchs(world_size):
     """
-    Of whole numbers every order of additions has one result, so torch's bits must come out.
+    For whole numbers the sum does not depend on the order of additions, so the bits equal torch's.
     """
     for differing, num_compared in run_world(world_size, _compare_reductions_with_torch):
         assert differing == []
@@ -72,7 +73,7 @@ def _average_complex(rank, w):
 @pytest.mark.bitwise
 def test_all_reduce_averages_complex_numbers_by_parts():
     """
-    Each part is rounded once; a complex division may round more often.
+    Averages of complex numbers round each part once; a complex division may round more often.
     """
     assert run_world(3, _average_complex) == [[True, True]] * 3
 
@@ -93,15 +94,15 @@ def _sum_of_floats(rank, w, dtype):
 @pytest.mark.parametrize("world_size", [3, 6])
 def test_all_reduce_sum_is_one_process_in_float64(world_size, dtype):
     """
-    Each of w - 1 additions rounds once, by half an eps of a partial sum that is no larger than the
-    sum of absolute values grown by those roundings; and all ranks hold the same bits.
+    Each of w - 1 additions rounds once, by at most half an eps of a partial sum. The partial sum is
+    no larger than the sum of absolute values with those roundings. All ranks hold the same bits.
     """
     answers = run_world(world_size, _sum_of_floats, dtype)
     inputs = torch.tensor([mine for mine, _ in answers], dtype=torch.float64)  # (w, n)
     unit = torch.finfo(dtype).eps / 2
     num_roundings = world_size - 1
     relative = num_roundings * unit / (1 - num_roundings * unit)
-    # Below the normal numbers a rounding is half of the smallest step; float64 itself rounds too.
+    # Below the normal numbers a rounding is half of the smallest step. float64 rounds, too.
     bound = (relative + world_size * 2**-53) * inputs.abs().sum(0)
     bound += num_roundings * torch.finfo(dtype).smallest_normal * unit
     for algorithm in range(len(ALGORITHMS)):
@@ -127,7 +128,7 @@ def _awkward_numbers(rank, w):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_all_reduce_gives_all_ranks_the_same_bits(world_size):
     """
-    0.0 and -0.0 are equal and yet differ: replicas that keep different ones are not replicas.
+    0.0 equals -0.0 but has other bits. Replicas with different bits are not replicas.
     """
     answers = run_world(world_size, _awkward_numbers)
     assert all(answer == answers[0] for answer in answers)

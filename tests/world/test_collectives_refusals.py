@@ -1,5 +1,5 @@
 """
-Wrong arguments to a collective: refused on every rank that gives them, before the first message.
+Wrong arguments to a collective are refused on each rank that passes them, before the first message.
 """
 
 import pytest
@@ -19,7 +19,7 @@ def _ones(*shape, dtype=None):
 
 def _wrong_calls(rank, w):
     """
-    Every wrong call, and what its message must say.
+    Return every wrong call with a part of its message.
     """
     two, three = [_ones(2) for _ in range(w)], [_ones(3) for _ in range(w)]
     op = dist.ReduceOp
@@ -102,7 +102,7 @@ def _refuse_all(rank, w):
                 call(calls)
             assert message.replace("{here}", here) in str(caught.value), what
             assert sent.num_messages == 0, what
-    # All are still in step.
+    # All ranks can still make their next call together.
     total = _ones(1)
     log_rounds.all_reduce(total)
     return total.item()
@@ -110,7 +110,7 @@ def _refuse_all(rank, w):
 
 def test_collectives_refuse_before_the_first_message():
     """
-    A rank that raises after it has sent leaves its peers with half a collective.
+    A rank that raises after it has sent leaves its peers in the middle of a collective.
     """
     assert run_world(2, _refuse_all) == [2.0, 2.0]
 
@@ -122,7 +122,7 @@ def _refuse_lists_of_roots(rank, w):
     for calls in (naive, log_rounds):
         for call in (calls.scatter, calls.gather):
             with pytest.raises(BadInput) as caught:
-                # The root forgets the list, and the others give one.
+                # The root passes no list, and the other rank passes one.
                 call(_ones(2), None if rank == 1 else parts, 1)
             messages.append(str(caught.value))
     return messages
@@ -130,7 +130,7 @@ def _refuse_lists_of_roots(rank, w):
 
 def test_scatter_and_gather_want_the_list_on_the_root_alone():
     """
-    A list on the wrong rank is a mistake that would otherwise pass unseen.
+    Only the root may pass a list; a list on another rank is a mistake that would pass unseen.
     """
     other, root = run_world(2, _refuse_lists_of_roots)
     for name, message in zip(["scatter_list", "gather_list"] * 2, root, strict=True):
@@ -150,7 +150,7 @@ def _differ_between_ranks(rank, w):
         with pytest.raises(BadInput) as caught:
             calls.all_gather_unequal(_ones(2, 3 if rank == 1 else 4))
         messages.append(str(caught.value).partition(" (got")[0])
-        # Rank 1 expects 5 numbers of rank 0, which sends 2.
+        # Rank 1 expects 5 numbers from rank 0, which sends 2.
         outputs = [_ones(5 if rank == 1 and s == 0 else 2) for s in range(w)]
         with pytest.raises(BadInput) as caught:
             calls.all_to_all(outputs, [_ones(2) for _ in range(w)])
@@ -160,7 +160,8 @@ def _differ_between_ranks(rank, w):
 
 def test_what_ranks_must_agree_on_is_refused_on_all():
     """
-    Where sizes go round first, a disagreement is seen by every rank, and none is left waiting.
+    If the ranks exchange sizes first, every rank sees a disagreement and raises, and none is left
+    waiting.
     """
     expected = [
         "Rows differ: only the first dimension may have another length on each rank",
@@ -175,14 +176,15 @@ def _describe(rank, w):
 
 def test_peers_and_calls_describe_themselves():
     """
-    A learner prints them; an address says nothing and changes from run to run.
+    A learner prints these objects. Their `repr` has no address, which would say nothing and change
+    from run to run.
     """
     assert run_world(1, _describe) == [("Peers(rank 0 of 1)", f"Calls({hub.__name__})")]
 
 
 def _exchange_in_a_batch(rank, w):
     """
-    What a GPU does through NCCL, here through Gloo, which takes a batch as well.
+    Exchange in one batch, as on a GPU with NCCL; Gloo also takes a batch.
     """
     peers = Peers()
     arrived = torch.zeros(3)
@@ -195,6 +197,6 @@ def _exchange_in_a_batch(rank, w):
 
 def test_peers_exchange_in_a_batch():
     """
-    A batch is the only way in which NCCL takes both halves at once.
+    With NCCL a batch is the only way to send and receive at once.
     """
     assert run_world(3, _exchange_in_a_batch) == [[2.0] * 3, [0.0] * 3, [1.0] * 3]

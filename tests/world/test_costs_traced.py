@@ -1,5 +1,6 @@
 """
-The costs are those of the library: messages and bytes of each rank, counted on real ranks.
+The predicted costs equal those of the library: messages and bytes of each rank, counted on real
+ranks.
 """
 
 import pytest
@@ -44,7 +45,7 @@ RUNS = {
     ("textbook", "ring"): ("all_reduce", "reduce_scatter", "all_gather"),
 }  # fmt: skip
 """
-What the library calls an algorithm, what the costs call it, and the collectives of both.
+The library's name of each algorithm, the name in `costs`, and the collectives that both have.
 """
 
 
@@ -64,7 +65,8 @@ def _count_all(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_rank_costs_are_what_the_trace_counts(world_size):
     """
-    Not near: equal, on every rank, for every length. The root of the rooted ones is the last rank.
+    Costs are equal to the counts, not only near, on every rank and for every length. The root of a
+    rooted collective is the last rank.
     """
     counts = run_world(world_size, _count_all)
     assert len(counts[0]) == len(LENGTHS) * sum(map(len, RUNS.values()))
@@ -102,9 +104,10 @@ def _count_to_all(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_rank_costs_of_all_to_all_and_barrier_are_what_the_trace_counts(world_size):
     """
-    The naive barrier counts alike; the library's all-to-all first tells all ranks the lengths.
+    The counts of all-to-all and barrier equal the costs. The library's all-to-all first sends the
+    lengths to all ranks.
 
-    Those integers, two for each rank on each rank, eight bytes each, are an all-gather.
+        The lengths are an all-gather: two integers of eight bytes for each pair of ranks.
     """
     counts = run_world(world_size, _count_to_all)
     for library, algorithm, barrier in (
@@ -135,7 +138,7 @@ def _count_pipelined(rank, world_size):
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_pipelined_ring_sends_the_bytes_of_the_ring(world_size):
     """
-    Segments cost messages; they cost no byte.
+    Segments increase the number of messages, but not the bytes.
     """
     plan = schedule("all_reduce", "ring", world_size, 8_000_001)
     assert run_world(world_size, _count_pipelined) == [c.sent_bytes for c in rank_costs(plan, 4)]

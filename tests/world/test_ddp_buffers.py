@@ -1,5 +1,5 @@
 """
-Buffers under DDP: whose statistics count.
+Buffers under DDP: which rank's statistics survive.
 """
 
 import pytest
@@ -35,7 +35,8 @@ def _whole_batch_statistics(rank, world_size, num_samples):
 @pytest.mark.parametrize("num_samples", [(6,), (4, 4), (2, 7), (3, 5, 4), (2, 2, 9, 4)])
 def test_pool_batch_norm_equals_one_process_on_the_whole_batch(num_samples):
     """
-    After one batch with momentum 1, pooled statistics are those of all samples, far from zero too.
+    After one batch with momentum 1, pooled statistics equal those of all samples in one process,
+    also for values far from zero.
     """
     eps = torch.finfo(torch.float64).eps
     for before, after, mean_error, variance_error in run_world(
@@ -46,7 +47,8 @@ def test_pool_batch_norm_equals_one_process_on_the_whole_batch(num_samples):
         assert set(after.values()) == {0.0}
         num_roundings = sum(num_samples) + len(num_samples) + 10
         assert mean_error <= num_roundings * eps
-        # Deviations near 1 of values near 100: what is rounded off a value counts 100 times.
+        # Values near 100 deviate by about 1, so a rounding error of a value counts 100 times in the
+        # variance.
         assert variance_error <= 2 * 100 * num_roundings * eps
 
 
@@ -58,7 +60,7 @@ def _too_few(rank, world_size):
 
 def test_pool_batch_norm_refuses_one_value_on_every_rank():
     """
-    One value has no variance; all ranks hear of it, or the others would wait.
+    One value has no variance. All ranks raise, because the others would wait.
     """
     message = (
         "Too few values: every channel needs 2 or more to have a variance "
@@ -82,10 +84,12 @@ def _buffers_of_ddp(rank, world_size, broadcast):
 
 def test_ddp_broadcasts_rank_0s_statistics_and_no_one_elses():
     """
-    C14: there is no sync_buffers; forward copies rank 0's buffers, so other shards are forgotten.
+    There is no `sync_buffers`; each forward copies rank 0's buffers, so statistics of other shards
+    are lost (claim C14).
 
-    Kept apart and pooled they are not: the values lie around 5, the middle of 0 and 10. After 20
-    batches with momentum 0.5, what the first statistics count is 2**-20, of 10 at most.
+        Without broadcasts they can be pooled: the values are around 5, the middle of 0 and 10.
+            After 20 batches with momentum 0.5 the first statistics have weight 2**-20, of 10 at
+            most.
     """
     offset = shard(0).mean().item()
     for after, middle, _, has_method in run_world(2, _buffers_of_ddp, True):

@@ -1,5 +1,5 @@
 """
-Hooks that make DDP's messages smaller, and what they cost in accuracy.
+Communication hooks that make DDP's messages smaller, and the accuracy that they cost.
 """
 
 import pytest
@@ -56,10 +56,11 @@ def _metered(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_hooks_send_less_and_say_what_it_costs(world_size):
     """
-    Bytes are exact; the errors lie within what rounding allows, and gradients are alike everywhere.
+    The bytes are exact, the errors are within the bounds of rounding, and all ranks have equal
+    gradients.
     """
     num_elements = 40 + 8 + 24 + 3
-    # After the first step two buckets: 3 + 24 floats reach 100 bytes, then 8 + 40.
+    # After the first step there are two buckets: 3 + 24 floats reach 100 bytes, then 8 + 40.
     num_picked = 19 + 2 * (7 + 12)  # a quarter of 75, of 27 and of 48, rounded up
     for seen in run_world(world_size, _metered):
         assert [exact for exact, _, _ in seen.values()] == [3 * 4 * num_elements] * 5
@@ -72,10 +73,12 @@ def test_hooks_send_less_and_say_what_it_costs(world_size):
         }
         error = {name: relative for name, (_, _, relative) in seen.items()}
         assert error["exact"] <= EPS, "a division and a multiplication by 1 / w differ by one unit"
-        # Adding up in rank order or in a ring's: w - 1 roundings of each, and opposite signs.
+        # Additions in the order of ranks or of a ring have w - 1 roundings each, and terms may have
+        # opposite signs.
         assert error["top-k, all"] <= 16 * world_size * EPS
-        # One rounding before the message, w - 1 in it, and the last step's residual; 16 leaves
-        # room for gradients of opposite signs, whose mean is smaller than its terms.
+        # There is one rounding before the message, w - 1 in it, and the last step's residual. The
+        # factor 16 leaves room for gradients of opposite signs, whose mean is smaller than its
+        # terms.
         assert 0 < error["bf16"] <= 16 * (world_size + 1) * BF16_ROUNDOFF
         assert 0 < error["fp16"] <= 16 * (world_size + 1) * 2**-11
         assert error["fp16"] < error["bf16"] < error["top-k"]
@@ -83,7 +86,7 @@ def test_hooks_send_less_and_say_what_it_costs(world_size):
 
 def _feedback(rank, world_size, error_feedback):
     """
-    Send one gradient of thirds over and over, in bfloat16; return how far the sum is off.
+    Send a gradient of thirds 64 times in bfloat16. Return the relative error of the sum.
     """
     num_steps = 64
     torch.manual_seed(0)
@@ -107,12 +110,14 @@ def _feedback(rank, world_size, error_feedback):
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_error_feedback_keeps_errors_from_adding_up(world_size):
     """
-    Without feedback 64 equal roundings add up; with it one residual is all that is ever missing.
+    Without feedback 64 equal rounding errors add up. With feedback the sum lacks at most one
+    residual.
 
-    Also from the first step to the second, where DDP rebuilds its buckets. All ranks send the same,
-    so that two halves add up without rounding.
+        This also holds from the first step to the second, when DDP rebuilds its buckets. All ranks
+        send equal numbers, so that the two halves add without rounding.
     """
-    # At most: one residual, half a unit of bfloat16; and 64 steps' sums in float32 on the way.
+    # The bound is one residual, half a unit of bfloat16, and the rounding of 64 additions in
+    # float32.
     bound = BF16_ROUNDOFF + 2 * 64 * EPS
     assert max(run_world(world_size, _feedback, True)) <= bound
     assert min(run_world(world_size, _feedback, False)) > 20 * bound
@@ -120,7 +125,7 @@ def test_error_feedback_keeps_errors_from_adding_up(world_size):
 
 def _top_k_in_turns(rank, world_size, error_feedback):
     """
-    Send the gradient (8, 5, 3, 2) eight times, one element each time; return the sum.
+    Send the gradient (8, 5, 3, 2) eight times, one element each time. Return the sum.
     """
     model = DistributedDataParallel(nn.Linear(4, 1, bias=False))
     model.register_comm_hook(TopKState(error_feedback=error_feedback, share=0.25), top_k_hook)
@@ -135,9 +140,11 @@ def _top_k_in_turns(rank, world_size, error_feedback):
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_top_k_reaches_every_element_only_with_feedback(world_size):
     """
-    What is never the largest would never be learned; with feedback it waits until it is.
+    Without feedback an element that is never the largest is never sent. With feedback its residual
+    grows until it is the largest.
 
-    Worked out by hand: elements 0, 1, 0, 2, 0, 1, 0, 3 are sent, as 8, 10, 16, 12, 16, 20, 16, 16.
+        By hand: elements 0, 1, 0, 2, 0, 1, 0, 3 are sent, with values 8, 10, 16, 12, 16, 20, 16,
+            16.
     """
     with_feedback = run_world(world_size, _top_k_in_turns, True)
     assert with_feedback == [[56.0, 30.0, 12.0, 16.0]] * world_size
@@ -161,19 +168,21 @@ def _power_sgd(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_hook_meter_measures_torchs_power_sgd(world_size):
     """
-    One sample a rank makes a gradient of rank w, which PowerSGD of rank w sends without loss.
+    With one sample a rank the gradient has matrix rank w, so PowerSGD of rank w sends it without
+    loss.
     """
     for exact_bytes, sent_bytes, error in run_world(world_size, _power_sgd):
         assert exact_bytes == 3 * 4 * 1200
         assert sent_bytes == 4 * world_size * (40 + 30), "P and Q, in the third step alone"
-        # Products of 40 and 30 terms, an orthogonalisation of columns that are not parallel.
+        # The bound covers products of 40 and 30 terms, and an orthogonalisation of columns that are
+        # not parallel.
         assert error <= 40 * 30 * EPS
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
 def test_half_precision_refuses_other_dtypes(dtype):
     """
-    Half of nothing is not half.
+    Only 16-bit dtypes are allowed: float32 would save nothing, and int8 holds no fractions.
     """
     with pytest.raises(BadInput, match=r"^Bad dtype: it must be bfloat16 or float16 \(got torch"):
         HalfPrecisionState(dtype=dtype)
@@ -182,7 +191,8 @@ def test_half_precision_refuses_other_dtypes(dtype):
 @pytest.mark.parametrize("share", [0, -0.5, 1.5, float("nan")])
 def test_top_k_refuses_a_share_that_is_none(share):
     """
-    Nothing sent is nothing learned.
+    A share of 0, below 0, above 1 or nan is refused, since a hook that sends nothing learns
+    nothing.
     """
     with pytest.raises(BadInput, match=r"^Bad share: it must be more than 0 and at most 1 \(got "):
         TopKState(share=share)

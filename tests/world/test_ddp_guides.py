@@ -1,5 +1,5 @@
 """
-Claims of popular guides about data parallel training, put to the test.
+Claims of popular guides about data parallel training are tested.
 """
 
 import pytest
@@ -24,7 +24,8 @@ def _drift(rank, world_size, wrapper):
 
 def test_data_parallel_in_a_group_drifts_apart():
     """
-    C09: DataParallel knows nothing of the group: weights differ after one step. DDP's do not.
+    DataParallel does not use the process group, so weights differ after one step. With DDP they do
+    not (claim C09).
     """
     assert run_world(2, _drift, nn.DataParallel) == [True, False]
     assert run_world(2, _drift, DistributedDataParallel) == [True, True]
@@ -32,7 +33,8 @@ def test_data_parallel_in_a_group_drifts_apart():
 
 def test_data_parallel_without_gpus_is_the_module_itself():
     """
-    C29: it splits a batch over the GPUs of one process; without GPUs it is one process, no more.
+    DataParallel splits a batch over the GPUs of one process. Without GPUs it only calls the module
+    (claim C29).
     """
     if torch.cuda.is_available():
         pytest.skip("this is about machines without a GPU")
@@ -58,7 +60,8 @@ def _reduce_the_loss(rank, world_size):
 
 def test_reducing_the_loss_does_not_synchronise_gradients():
     """
-    C11: gradients stay each rank's own; rank 0's loss becomes a sum.
+    Reducing the loss leaves each rank's gradients as they are, and turns rank 0's loss into a sum
+    (claim C11).
     """
     seen = run_world(2, _reduce_the_loss)
     assert [grads[:2] for grads in seen] == [(4.0, 4.0), (8.0, 8.0)]

@@ -1,5 +1,6 @@
 """
-What torch's DDP does, seen from inside: its buckets, their order, and how much they overlap.
+The inside of torch's DDP: its buckets, their order, and how much communication overlaps with
+backward.
 """
 
 import pytest
@@ -24,7 +25,8 @@ from ddp_lessons.errors import BadInput
 
 class Backwards(nn.Module):
     """
-    Registers its layers in the order in which their gradients become ready, not that of use.
+    A model that registers its layers in the order in which their gradients become ready, not in
+    that of use.
     """
 
     def __init__(self):
@@ -53,7 +55,8 @@ def _records(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_bucket_recorder_sees_buckets_rebuilt_in_the_order_of_gradients(world_size):
     """
-    The first step sends one bucket; later ones follow the order seen, not that of registration.
+    The first step has one bucket. Later steps have buckets in the order of gradients, not of
+    registration.
     """
     for before, steps, rebuilt, order, refused in run_world(world_size, _records):
         assert before == [4 * (24 + 3 + 40)]
@@ -86,7 +89,8 @@ def _keeps_buckets(rank, world_size):
 
 def test_ddp_keeps_its_buckets_if_it_looks_for_unused_parameters():
     """
-    The order of gradients may change with every step, so that no order is better than the first.
+    With `find_unused_parameters` DDP does not rebuild its buckets, because the order of gradients
+    may change with every step.
     """
     for before, steps, refused in run_world(2, _keeps_buckets):
         assert before == [4 * 40, 4 * (3 + 24)]
@@ -109,7 +113,8 @@ def _overlap(rank, world_size):
 
 def test_overlap_is_what_backward_hides_of_communication():
     """
-    With a bucket a parameter the first is sent before the last gradient is ready.
+    The overlap is the part of communication that backward hides. With a bucket for each parameter
+    the first is sent before the last gradient is ready.
     """
     for before, after in run_world(2, _overlap):
         assert before == Overlap(0.0, 0.0, 0.0)
@@ -127,6 +132,6 @@ def _bytes(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_parameter_bytes_of_ddp_do_not_fall_with_ranks(world_size):
     """
-    C13: DDP replicates; it does not split the model. A tied weight counts once.
+    DDP replicates the model and does not split it (claim C13). A tied weight counts once.
     """
     assert run_world(world_size, _bytes) == [(4 * (25 + 5 + 5),) * 2] * world_size

@@ -1,5 +1,5 @@
 """
-Parameters that backward does not reach: who has them, and what DDP says.
+Parameters that backward does not reach: on which ranks, and DDP's error.
 """
 
 import pytest
@@ -17,7 +17,9 @@ from ddp_lessons.ddp import (
 
 class Forked(nn.Module):
     """
-    Takes one of two branches; ties a weight of one to the trunk; never uses `spare`.
+    A model with two branches, of which forward takes one.
+
+        A weight of the right branch is tied to the trunk, and `spare` is never used.
     """
 
     def __init__(self):
@@ -37,7 +39,8 @@ class Forked(nn.Module):
 
 def test_unused_parameters_names_what_backward_would_not_reach():
     """
-    The names are those whose gradient is None after backward, neither frozen nor tied ones.
+    `unused_parameters` names the parameters whose gradient is None after backward, but no frozen or
+    tied ones.
     """
     model = Forked()
     outputs = model(shard(0), "right")
@@ -61,7 +64,8 @@ def _unused_by_rank(rank, world_size):
 
 def test_unused_by_rank_says_who_leaves_out_what():
     """
-    A branch that one rank takes is no mistake of the model; the cure is another.
+    `unused_by_rank` names the ranks of each unused parameter. A branch that only one rank takes is
+    no mistake of the model, and needs another remedy.
     """
     expected = {
         "left.weight": [0, 2], "left.bias": [0, 2], "right.bias": [1], "spare": [0, 1, 2],
@@ -84,7 +88,8 @@ def _ddp_and_unused(rank, world_size):
 
 def test_ddp_refuses_unused_parameters_unless_told_to_find_them():
     """
-    DDP says so one forward late, and by number; the graph says it before, and by name.
+    DDP refuses unused parameters, but one forward late and by number. The graph shows them before
+    backward, and by name.
     """
     for refused, left_alone, unused in run_world(2, _ddp_and_unused):
         assert "Expected to have finished reduction in the prior iteration" in refused

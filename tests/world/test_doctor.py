@@ -1,5 +1,5 @@
 """
-The doctor: probes on this machine, verdicts on made-up ones.
+The doctor: its probes on this machine, and its findings on made-up machines.
 """
 
 import io
@@ -74,7 +74,7 @@ NOTHING_WORKS = Machine(
 
 def finding(machine, what):
     """
-    Return the doctor's finding of that name.
+    Return the doctor's finding of this name.
     """
     (found,) = [found for found in judge(machine) if found.what == what]
     return found
@@ -92,7 +92,8 @@ def screen(machine):
 @pytest.mark.parametrize("machine", [LAPTOP, SERVER, MAC], ids=["laptop", "server", "mac"])
 def test_doctor_finds_nothing_wrong_with_a_good_machine(machine):
     """
-    A warning about nothing teaches people to skip warnings. MPI and UCC are in no wheel: fine.
+    A good machine gets no warning, because needless warnings teach users to skip warnings. MPI and
+    UCC, which no wheel has, are not missed.
     """
     findings = judge(machine)
     assert [found.status for found in findings] == [OK] * len(findings)
@@ -161,7 +162,7 @@ WRONG = [
 @pytest.mark.parametrize(("changes", "what", "status", "mend"), WRONG)
 def test_doctor_names_the_fault_and_mends_it(changes, what, status, mend):
     """
-    Each thing that is wrong has its own sentence, and only what stops the course stops the doctor.
+    Each fault has its own sentence. Only a fault that stops the course makes the doctor fail.
     """
     machine = replace(LAPTOP, **changes)
     found = finding(machine, what)
@@ -172,7 +173,7 @@ def test_doctor_names_the_fault_and_mends_it(changes, what, status, mend):
 
 def test_doctor_shows_missing_mpi_without_fuss():
     """
-    No wheel has MPI: it is said, and nothing has to be done about it.
+    No wheel has MPI. The doctor says so, without a warning.
     """
     found = finding(LAPTOP, "backends")
     assert "mpi" in found.found
@@ -181,7 +182,8 @@ def test_doctor_shows_missing_mpi_without_fuss():
 
 def test_doctor_says_which_cuda_comes_from_where():
     """
-    The wheel brings the CUDA runtime, the machine only the driver: claim C01 is settled by reading.
+    The wheel brings the CUDA runtime and the machine only the driver, and the doctor says which is
+    which (claim C01).
     """
     assert "the wheel brings CUDA 13.0" in finding(SERVER, "torch").found
     assert "8 x NVIDIA H200, 141 GiB, driver 580.65.06" in finding(SERVER, "GPUs").found
@@ -193,7 +195,8 @@ def _no_interface(address):
 
 def test_doctor_says_where_torch_listens(monkeypatch):
     """
-    None of its sockets asks who calls, so which interface they are on is all there is.
+    None of torch's sockets has a password, so the interface on which each listens is the only
+    protection.
     """
     found = finding(replace(LAPTOP, interfaces=("lo", "enp0s31f6")), "torch's sockets")
     assert found.found == "no password: start_ranks takes lo; torchrun enp0s31f6, and its store all"
@@ -203,14 +206,14 @@ def test_doctor_says_where_torch_listens(monkeypatch):
     assert not probes.finds_told_interface()
     monkeypatch.setenv(
         "GLOO_SOCKET_IFNAME", f"ib0,{loopback}"
-    )  # Gloo takes the first that is there
+    )  # Gloo takes the first that exists
     assert probes.finds_told_interface()
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     assert probes.finds_told_interface()
     monkeypatch.setattr(probes.socket, "gethostname", lambda: "no.such.host.invalid")
     assert probes.group_interfaces() == (loopback, loopback)
     monkeypatch.setattr(probes, "interface_of", _no_interface)
-    assert probes.group_interfaces() == ("none", "none")  # what else is wrong is told elsewhere
+    assert probes.group_interfaces() == ("none", "none")  # another finding reports the cause
 
 
 @pytest.mark.parametrize(
@@ -219,17 +222,19 @@ def test_doctor_says_where_torch_listens(monkeypatch):
 )
 def test_doctor_fits_one_screen(machine):
     """
-    What scrolls away is not read, and a sentence that wraps may push something out.
+    The output fits on one screen: a user does not read lines that have scrolled away, and a wrapped
+    sentence may push a line out.
     """
     lines = screen(machine)
-    assert len(lines) < NUM_LINES  # the prompt needs a line, too
+    assert len(lines) < NUM_LINES  # the prompt also needs a line
     assert max(map(len, lines)) <= NUM_COLUMNS
     assert not any("…" in line for line in lines)
 
 
 def test_doctor_puts_the_worst_first_and_counts_the_rest():
     """
-    With more faults than lines, those that stop the course must be seen.
+    If there are more faults than lines, those that stop the course come first, and the others are
+    counted.
     """
     lines = screen(NOTHING_WORKS)
     mending = lines[lines.index("") + 1 :]
@@ -240,7 +245,7 @@ def test_doctor_puts_the_worst_first_and_counts_the_rest():
 
 def test_doctor_cuts_a_long_error_to_one_line():
     """
-    An import error may be pages long; the table must stand.
+    A long error is cut to one line, since an import error may have pages and would break the table.
     """
     broken = replace(LAPTOP, torch=TorchReport(error="no such file\n" * 40))
     lines = screen(broken)
@@ -250,7 +255,8 @@ def test_doctor_cuts_a_long_error_to_one_line():
 
 def test_probe_two_ranks_really_all_reduce():
     """
-    The one probe that is worth more than all versions: two ranks talk. Fork on Linux, else spawn.
+    Two ranks really make an all-reduce, by fork on Linux and by spawn elsewhere. This probe proves
+    more than all versions.
     """
     report = ask_torch()
     assert report.error == ""
@@ -313,7 +319,7 @@ sys.meta_path.insert(0, Renaming())
 
 def process_is_gone(pid):
     """
-    Tell whether a process has ended, or waits only for its parent to notice.
+    Return whether a process has ended or is a zombie.
     """
     try:
         with open(f"/proc/{pid}/stat") as stat:
@@ -325,7 +331,8 @@ def process_is_gone(pid):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_probe_that_hangs_is_killed_at_its_deadline(tmp_path, monkeypatch):
     """
-    The doctor is asked when things hang: it must not. What was found before is kept, and no child.
+    A probe that hangs is killed at its deadline, because users run the doctor when something hangs.
+    Earlier results remain, and no child.
     """
     (tmp_path / "hanging_probe.py").write_text(
         "import os, time\n"
@@ -344,7 +351,7 @@ def test_probe_that_hangs_is_killed_at_its_deadline(tmp_path, monkeypatch):
 
 def test_probe_that_crashes_leaves_its_last_words(tmp_path, monkeypatch):
     """
-    "exit code 1" helps nobody; the last line of a traceback does.
+    The report has the last line of a traceback; "exit code 1" alone would help no user.
     """
     (tmp_path / "crashing_probe.py").write_text("raise ImportError('libcudart.so.13: not found')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -355,7 +362,8 @@ def test_probe_that_crashes_leaves_its_last_words(tmp_path, monkeypatch):
 
 def test_probe_folder_is_private_and_removed(tmp_path, monkeypatch):
     """
-    A store has no password: whoever can write it can join the group.
+    The probe's folder is private and removed: a store has no password, so a user who can write to
+    it can join the group.
     """
     (tmp_path / "spying_probe.py").write_text(
         "import json, os, sys\n"
@@ -371,7 +379,7 @@ def test_probe_folder_is_private_and_removed(tmp_path, monkeypatch):
 
 def test_read_torch_report_skips_what_is_not_json():
     """
-    Libraries print banners; a line cut off by a kill is no JSON either.
+    Banners of libraries and lines that a kill has cut off are skipped.
     """
     text = 'Welcome\n{"version": "2.13.0"}\n{"fork_error": "rank 0 died"}\n{"spawn_'
     report = read_torch_report(text, error="")
@@ -380,7 +388,7 @@ def test_read_torch_report_skips_what_is_not_json():
 
 def test_parse_nvidia_smi_reads_what_drivers_print():
     """
-    Boards with unified memory print [N/A] for it; a name may hold a comma.
+    Boards with unified memory print [N/A] for it. A GPU's name may contain a comma.
     """
     text = "580.65.06, 143771, NVIDIA H200\n580.65.06, [N/A], NVIDIA GB10, rev 1\n"
     driver, gpus = probes.parse_nvidia_smi(text)
@@ -391,7 +399,8 @@ def test_parse_nvidia_smi_reads_what_drivers_print():
 
 def test_nvidia_driver_that_hangs_is_no_driver(monkeypatch):
     """
-    nvidia-smi can hang for minutes on a broken driver.
+    nvidia-smi can hang for minutes on a broken driver. The doctor then reports that there is no
+    driver.
     """
 
     def hang(*arguments, timeout, **options):
@@ -403,7 +412,7 @@ def test_nvidia_driver_that_hangs_is_no_driver(monkeypatch):
 
 def test_gpus_on_bus_counts_nvidia_displays_only(tmp_path):
     """
-    The sound chip of a graphics card is NVIDIA's, too.
+    Only displays count, because the sound chip of a graphics card is NVIDIA's, too.
     """
     devices = [("0x10de", "0x030200"), ("0x10de", "0x040300"), ("0x8086", "0x030000")]
     for number, (vendor, kind) in enumerate(devices):
@@ -417,7 +426,7 @@ def test_gpus_on_bus_counts_nvidia_displays_only(tmp_path):
 
 def test_writable_temp_folder_is_empty_if_none_is(tmp_path, monkeypatch):
     """
-    A full disk or a read-only container must be named, not raised.
+    A full disk or a read-only container gives an empty name, and not an exception.
     """
     monkeypatch.setattr(probes.tempfile, "tempdir", str(tmp_path / "missing"))
     assert probes.writable_temp_folder() == ""
@@ -427,14 +436,14 @@ def test_writable_temp_folder_is_empty_if_none_is(tmp_path, monkeypatch):
 
 def test_loopback_answers_here():
     """
-    Everything else in this course needs it.
+    Loopback works on this machine; the whole course needs it.
     """
     assert probes.loopback()
 
 
 def test_shm_size_of_a_system_without_is_none(tmp_path):
     """
-    macOS has no /dev/shm.
+    The size is None on a system without /dev/shm, such as macOS.
     """
     assert probes.shm_size(tmp_path / "missing") is None
     assert probes.shm_size(tmp_path) > 0

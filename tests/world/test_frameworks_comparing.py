@@ -1,5 +1,5 @@
 """
-What differs between two tellings: lines, losses, models.
+Differences between two versions of a run: lines, losses, models.
 """
 
 import pytest
@@ -11,7 +11,7 @@ from ddp_lessons.frameworks import Tally, changes, num_different_losses, num_mod
 
 def _one(model):
     """
-    Say what it does.
+    Compute a loss and its gradients.
     """
     loss = model()
     loss.backward()
@@ -27,7 +27,7 @@ def _other(model):
 
 def test_changes_are_lines_of_code_alone():
     """
-    Other words in a docstring change no run.
+    `changes` compares lines of code only, because a docstring changes no run.
     """
     assert changes(_one, _other) == "- loss.backward()\n+ print(loss)"
     assert changes(_one, _one) == ""
@@ -35,14 +35,15 @@ def test_changes_are_lines_of_code_alone():
 
 def test_tally_is_told_in_one_line():
     """
-    The lesson prints three of them below each other.
+    A Tally prints as one line: the lesson prints three of them below each other.
     """
     assert str(Tally(12, 5, 40)) == "12 all-reduces, 5 others, 40 bytes"
 
 
 def test_losses_differ_by_any_bit():
     """
-    A tolerance would hide what the lesson looks for.
+    Losses count as different if any bit differs. A tolerance would hide the differences that the
+    lesson looks for.
     """
     assert num_different_losses([1.0, 2.0], [1.0, 2.0 + 2**-50]) == 1
     with pytest.raises(ValueError, match="argument 2 is shorter"):
@@ -58,6 +59,6 @@ def _models(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_different_models_are_counted(world_size):
     """
-    Two ranks may share one, and a third have another.
+    `num_models` counts different models: two ranks may share one, and a third may have another.
     """
     assert run_world(world_size, _models) == [min(world_size, 2)] * world_size

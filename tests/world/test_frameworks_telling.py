@@ -1,5 +1,6 @@
 """
-Who tells a framework where it is, for how long, and what is left afterwards.
+The environment that tells a framework its rank: who sets it, for how long, and what is left
+afterwards.
 """
 
 import os
@@ -32,7 +33,7 @@ def _environments(rank, world_size):
 
 def test_telling_ends_with_its_block():
     """
-    What a cell has set would be found by the next one.
+    The environment is restored after the block, or the next cell would find these variables.
     """
     for rank, found in enumerate(run_world(2, _environments)):
         threads = str(torch.get_num_threads()) if rank < 0 else "1"
@@ -57,7 +58,8 @@ def _worlds_of_accelerate(rank, world_size):
 @needs_frameworks
 def test_accelerate_finds_what_it_is_told_now():
     """
-    It would keep what the first Accelerator of the process has found.
+    A new Accelerator uses the present environment. Without `told`, it would reuse the state of the
+    process's first Accelerator.
     """
     found = run_world(3, _worlds_of_accelerate)
     assert found == [[1, "Sequential", 3, rank] for rank in range(3)]
@@ -81,16 +83,18 @@ def _fabric_at_a_prompt(rank, world_size):
 @needs_frameworks
 def test_fabric_takes_a_rank_that_is_told_for_a_script():
     """
-    A notebook has a prompt, and Fabric refuses it unless it is hidden.
+    Fabric refuses a process with a prompt, such as a notebook's rank. Inside `told` the prompt is
+    hidden, and Fabric works.
     """
     assert run_world(2, _fabric_at_a_prompt) == [[2, 2], [2, 2]]
 
 
 def test_frameworks_are_not_imported_before_they_are_needed():
     """
-    Ranks would start seconds later, and those without the frameworks not at all.
+    Importing ddp_lessons does not import the frameworks. Ranks would start seconds later, and would
+    not start at all without the frameworks.
     """
-    forget_accelerate()  # there is none to forget
+    forget_accelerate()  # no Accelerator exists, so this changes nothing
     code = (
         "import sys, ddp_lessons.frameworks, ddp_lessons.checks.frameworks\n"
         "assert not {'accelerate', 'lightning_fabric', 'lightning'} & set(sys.modules)"

@@ -1,5 +1,5 @@
 """
-One run, told in plain DDP, by Accelerate, by Fabric, and by an optimizer that averages.
+One run in four versions: plain DDP, Accelerate, Fabric, and an optimizer that averages gradients.
 """
 
 import os
@@ -38,7 +38,7 @@ def _flat(model):
 
 def _train_in_one_process(world_size):
     """
-    Train on what all ranks together have in each step, without DDP.
+    Train on the samples that all ranks together have in each step, without DDP.
     """
     model, dataset = small_model(), samples()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -56,7 +56,10 @@ def _train_in_one_process(world_size):
 
 def _tellings(rank, world_size):
     """
-    Train by each telling: (weights in float64, which frameworks tell the same, calls, steps).
+    Train with each version.
+
+        Return float64 weights, a comparison of losses and calls with plain DDP, and the numbers of
+        all-reduces and steps.
     """
     quiet()
     weights, same = [], []
@@ -80,7 +83,7 @@ def _tellings(rank, world_size):
 @pytest.fixture(scope="module", params=WORLD_SIZES)
 def tellings(request):
     """
-    Train once in a world of each size, since each new process imports the frameworks anew.
+    Train once in each world size, because every new process imports the frameworks again.
     """
     return request.param, run_world(request.param, _tellings)
 
@@ -88,14 +91,16 @@ def tellings(request):
 @needs_frameworks
 def test_every_telling_is_the_run_of_one_process(tellings):
     """
-    Three tellings that agree could all be wrong.
+    Each version gives the weights of one process, since three versions that agree could all be
+    wrong.
     """
     world_size, ranks = tellings
     expected = torch.tensor(_train_in_one_process(world_size), dtype=torch.float64)
     for found, *_ in ranks:
         for weights in found:
             off = torch.tensor(weights, dtype=torch.float64) - expected
-            # Sums of 12 samples over 16 steps, in another order: a few roundings of 1e-16 each.
+            # The bound covers sums of 12 samples over 16 steps in another order: a few roundings of
+            # 1e-16 each.
             assert off.norm() < 1e-12 * expected.norm()
 
 
@@ -103,7 +108,8 @@ def test_every_telling_is_the_run_of_one_process(tellings):
 @pytest.mark.bitwise
 def test_tellings_have_the_same_losses_and_the_same_calls(tellings):
     """
-    The lesson says so, to the last bit and to the last byte.
+    Accelerate and Fabric have the losses and calls of plain DDP, to the last bit and byte, as the
+    lesson says.
     """
     _, ranks = tellings
     for _, same, num_all_reduces, num_steps in ranks:
@@ -131,7 +137,7 @@ dist.destroy_process_group()
 @pytest.mark.bitwise
 def test_tellings_are_the_same_under_torchrun(tmp_path):
     """
-    A script that torchrun has started needs nobody else to tell it anything.
+    The versions also agree in a script that torchrun starts, which needs no `told`.
     """
     (tmp_path / "script.py").write_text(SCRIPT)
     paths = os.pathsep.join([str(ROOT / "tests" / "support"), str(ROOT)])
@@ -145,7 +151,7 @@ def test_tellings_are_the_same_under_torchrun(tmp_path):
 def _average(rank, world_size):
     model, dataset = small_model(), samples()
     if rank:
-        torch.nn.init.zeros_(model[0].weight)  # the first rank's count
+        torch.nn.init.zeros_(model[0].weight)  # the optimizer must take rank 0's weights
     optimizer = AveragingOptimizer(torch.optim.SGD(model.parameters(), lr=0.5))
     sampler = DistributedSampler(dataset, shuffle=False)
     with trace() as events:
@@ -165,7 +171,7 @@ def _start_from_a_slice(rank, world_size):
 
 def test_averaging_optimizer_starts_a_parameter_with_gaps_and_leaves_what_lies_between():
     """
-    Gloo takes a tensor for one piece of memory: it would send the gaps, and raise nothing.
+    Gloo takes a tensor for contiguous memory: it would send the gaps, and raise no error.
     """
     first, second = run_world(2, _start_from_a_slice)
     assert first == [[1.0] * 4] * 3
@@ -175,7 +181,8 @@ def test_averaging_optimizer_starts_a_parameter_with_gaps_and_leaves_what_lies_b
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_averaging_optimizer_is_the_run_of_one_process(world_size):
     """
-    That is what Horovod promised, by a message for each gradient.
+    The averaging optimizer gives the run of one process. Horovod promised the same, with a message
+    for each gradient.
     """
     expected = torch.tensor(_train_in_one_process(world_size), dtype=torch.float64)
     for weights, different, num_all_reduces, num_samples in run_world(world_size, _average):

@@ -1,5 +1,5 @@
 """
-Who waits for a message that Gloo has forgotten is woken, and nobody else is touched.
+A thread that waits for a message that Gloo has forgotten is woken, and no other thread.
 """
 
 import sys
@@ -50,7 +50,7 @@ def two_ranks():
 @pytest.fixture
 def ranks(two_ranks):
     """
-    Give the ranks in a new group: what is woken leaves its group in disorder.
+    Return the ranks in a new group, because a wake-up leaves the old group unusable.
     """
     two_ranks.join()
     return two_ranks
@@ -67,7 +67,7 @@ def ranks(two_ranks):
 )
 def test_whoever_waits_for_a_message_is_woken(ranks, call):
     """
-    On the main thread, on one of the learner's or on Gloo's own: wherever the wait is.
+    A wait for a message is woken on any thread: the main one, the learner's, or Gloo's own.
     """
     run_cell(ranks, WAIT.format(call=call, limit_s=HANGS_AFTER_S))
     assert ranks.view["num_woken"][0] >= 1
@@ -75,7 +75,8 @@ def test_whoever_waits_for_a_message_is_woken(ranks, call):
 
 def test_nobody_is_woken_who_waits_for_something_else(ranks):
     """
-    A lock, a queue or a sleep is no message; neither is a collective that is over.
+    A lock, a queue and a sleep are no waits for a message, and neither is a finished collective.
+    Nothing is woken.
     """
     run_cell(
         ranks,
@@ -100,7 +101,8 @@ dist.all_reduce(x)
 
 def test_without_gloos_names_nobody_is_woken(monkeypatch):
     """
-    Another torch may call them otherwise; then a rank is replaced, as where /proc is missing.
+    Another version of torch may name Gloo's symbols differently. Then nothing is woken, and the
+    rank is replaced, as where /proc is missing.
     """
     monkeypatch.setattr(gloo_wakeup, "_TABLE", "no_such_name")
     gloo_wakeup._gloo.cache_clear()
@@ -112,7 +114,7 @@ def test_without_gloos_names_nobody_is_woken(monkeypatch):
 
 def test_this_torch_has_the_names():
     """
-    The day on which it has them no more, somebody must know.
+    This torch has the symbols. If a later version lacks them, this test fails.
     """
     gloo_wakeup._gloo.cache_clear()
     table, waits = gloo_wakeup._gloo()

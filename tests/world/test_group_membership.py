@@ -1,5 +1,5 @@
 """
-What a rank lets go of before it leaves its group.
+A rank releases values before it leaves its group, and can join again after an interrupt.
 """
 
 import gc
@@ -12,13 +12,14 @@ from ddp_lessons.ranks.rank.group_membership import _empty_frames
 
 class Held:
     """
-    Something that a frame holds, such as a DataLoader's iterator.
+    A value that a frame holds, such as a DataLoader's iterator.
     """
 
 
 def test_frames_of_a_traceback_let_go_of_what_they_hold_at_once():
     """
-    The garbage collector would end a loader's queues before its worker, and wait 5 s for it.
+    Frames of a traceback drop their values at once. The garbage collector would end a loader's
+    queues before its worker, and wait 5 s for it.
     """
     found = []
 
@@ -35,7 +36,7 @@ def test_frames_of_a_traceback_let_go_of_what_they_hold_at_once():
         error.args = ()
     finally:
         gc.enable()
-    # IPython reads the names of all frames when it renders an error.
+    # IPython reads the local variables of all frames when it renders an error.
     assert "held" in traceback.tb_next.tb_frame.f_locals
     assert found[0]() is not None
     _empty_frames(traceback)
@@ -44,7 +45,8 @@ def test_frames_of_a_traceback_let_go_of_what_they_hold_at_once():
 
 def test_ranks_join_anew_though_an_interrupt_has_cut_their_leaving_short():
     """
-    A rank that waits in a subgroup and is freed leaves its group in the middle of an interrupt.
+    A rank that is released while it waits in a subgroup may be interrupted while it leaves its
+    group. It can still join the next one.
     """
     ranks = start_ranks(2)
     try:

@@ -1,5 +1,5 @@
 """
-Calls are compared before anybody waits, and who differs or does not come is named.
+Calls are compared before any rank waits; ranks whose calls differ or are missing are named.
 """
 
 import pytest
@@ -15,7 +15,8 @@ from ddp_lessons.hangs import Call, agree, odd_ranks
 
 def test_call_holds_what_must_be_equal():
     """
-    The wire knows no shapes.
+    A Call holds what must be equal on all ranks: name, size, dtype and root. Shapes do not count,
+    because messages have none.
     """
     one, other = Call.of("all_reduce", torch.ones(6)), Call.of("all_reduce", torch.ones(2, 3))
     assert one == other
@@ -31,7 +32,8 @@ def test_call_holds_what_must_be_equal():
 )
 def test_odd_ranks_are_those_unlike_most(calls, odd):
     """
-    In a draw the lowest rank's call counts, so that all ranks find the same.
+    The ranks with another call than most are odd. In a draw the lowest rank's call wins, so that
+    all ranks find the same.
     """
     assert odd_ranks(list(calls)) == odd
 
@@ -59,7 +61,8 @@ def _agree(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_agree_names_who_differs_and_who_is_missing(world_size):
     """
-    Nobody has called anything, so the group is whole afterwards.
+    `agree` names the ranks that differ or are missing. No collective has been called, so the group
+    works afterwards.
     """
     for rank, said in enumerate(run_world(world_size, _agree)):
         assert said[0] == [float(world_size)] * 3

@@ -1,5 +1,5 @@
 """
-Flight records: what ranks called, where they differ, and files that torch's own tool reads.
+Flight records: calls of the ranks, their first difference, and files that torch's own tool reads.
 """
 
 import subprocess
@@ -23,14 +23,14 @@ from ddp_lessons.hangs import records as module
 
 def record(number, name="all_reduce", size=3, group="0"):
     """
-    Return a Record without a line.
+    Return a Record without a line of code.
     """
     return Record(group, number, name, ((size,),), ("Float",))
 
 
 def test_first_differences_finds_the_first_of_each_group():
     """
-    What comes after the first is shifted.
+    Only the first difference of each group is reported, because all later records are shifted.
     """
     same = [record(1), record(2)]
     assert first_differences({0: same, 1: same}) == []
@@ -61,7 +61,8 @@ def _called(rank, world_size, folder):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_records_of_ranks_hold_names_sizes_and_lines(world_size, tmp_path):
     """
-    The last rank has not come to the barrier: the records say so, and the others' say from where.
+    Records have names, sizes and lines. The last rank has not called the barrier, which its record
+    shows, and the other records hold the line of the call.
     """
     records = dict(enumerate(run_world(world_size, _called, str(tmp_path))))
     for rank, those in records.items():
@@ -82,7 +83,8 @@ def test_records_of_ranks_hold_names_sizes_and_lines(world_size, tmp_path):
 
 def test_record_without_a_frame_and_messages_are_told_apart(monkeypatch):
     """
-    A message between two ranks has no number among the collectives.
+    A record without a frame is printed without a line. A message between two ranks is no
+    collective, and has no number.
     """
     entry = {
         "is_p2p": False,
@@ -102,7 +104,7 @@ def test_record_without_a_frame_and_messages_are_told_apart(monkeypatch):
 def _mismatched(rank, world_size, folder):
     store = dist.FileStore(f"{folder}/store", world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    # The default group, as torchfrtrace wants it, and nobody waits for it to end.
+    # This uses the default group, as torchfrtrace needs it, and does not wait for its end.
     for step in range(3):
         if rank == 1 and step == 2:
             dist.broadcast(torch.ones(7), 0, async_op=True)
@@ -114,7 +116,7 @@ def _mismatched(rank, world_size, folder):
 @pytest.mark.skipif(IS_OLD, reason="this torch's tool takes records of NCCL only")
 def test_torchfrtrace_reads_saved_records(tmp_path):
     """
-    torch's own tool must be able to say the same.
+    torch's own tool reads the saved records and finds the same fault.
     """
     run_world(2, _mismatched, str(tmp_path), join=False)
     command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace"]

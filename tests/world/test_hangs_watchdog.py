@@ -1,5 +1,6 @@
 """
-The watchdog names the collective, who is missing and where, and is silent while ranks work.
+The watchdog names the collective, the missing ranks and their lines, and is silent while ranks
+work.
 """
 
 import json
@@ -30,7 +31,8 @@ def wait_for_the_server(until):
 
 def _meet(rank, world_size, name):
     """
-    Wait, without a collective, until all ranks have barked: one that goes on takes its note away.
+    Wait, without a collective, until every rank's watchdog has reported: a rank that goes on
+    removes its note.
     """
     store = dist.distributed_c10d._get_default_store()
     store.set(f"{name} {rank}", "")
@@ -59,7 +61,7 @@ def _one_is_late(rank, world_size):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_watchdog_names_the_rank_that_did_not_come(world_size):
     """
-    All ranks learn it, and where the missing one is.
+    All ranks report the missing rank and the line at which it is.
     """
     last = world_size - 1
     for stalls in run_world(world_size, _one_is_late):
@@ -79,7 +81,7 @@ def _slow_and_well(rank, world_size):
     stalls, again = [], threading.Event()
 
     def bark(stall):
-        if stall.number % 2 == 0:  # no rank that got no core
+        if stall.number % 2 == 0:  # other stalls are of a rank that got no core
             stalls.append(stall)
             _meet(rank, world_size, f"barked at {stall.number}")
             again.set()
@@ -97,7 +99,8 @@ def _slow_and_well(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_watchdog_barks_once_a_pause_and_goes_on(world_size):
     """
-    Who was slow, and no more than that, is watched on. Nobody is missing in a pause of all.
+    The watchdog reports once in each pause and goes on watching. In a pause of all ranks none is
+    missing.
     """
     for told in run_world(world_size, _slow_and_well):
         assert (2, []) in told
@@ -121,7 +124,7 @@ def _silent(rank, world_size):
     ):
         for _ in range(5):
             dist.all_reduce(torch.ones(2))
-            seen = clock.num_looks + 2  # the next look may have begun before
+            seen = clock.num_looks + 2  # the next poll may have begun before
             wait_until(lambda seen=seen: clock.num_looks >= seen, HANGS_AFTER_S, "a look")
             clock.now_s += 0.9 * LIMIT_S
     return stalls
@@ -129,7 +132,7 @@ def _silent(rank, world_size):
 
 def test_watchdog_is_silent_while_ranks_work():
     """
-    A watchdog that barks at everybody is chained soon.
+    The watchdog is silent while ranks work: users turn a watchdog off that gives false alarms.
     """
     assert run_world(2, _silent) == [[], []]
 
@@ -146,7 +149,7 @@ def _alone(rank, world_size):
 
 def test_watchdog_tells_of_ranks_that_say_nothing():
     """
-    A rank whose process has ended, or stands still, leaves no note.
+    A rank whose process has ended, or has stopped, leaves no note. The watchdog reports that.
     """
     ((absent, text),) = run_world(3, _alone)[0]
     assert absent == [1, 2]
@@ -176,7 +179,8 @@ def _a_while_behind(rank, world_size):
 
 def test_watchdog_waits_for_the_note_of_a_rank_that_is_behind():
     """
-    Who barks first is not who waits: the other has come later to the collective that hangs.
+    The first watchdog to report may belong to a rank that waits for none, since the other came
+    later to the collective that hangs. It therefore waits for that rank's note.
     """
     for told in run_world(2, _a_while_behind):
         assert told == [(2, [1])]
@@ -208,14 +212,16 @@ def _over_meanwhile(rank, world_size, how):
 @pytest.mark.parametrize("how", ["goes on", "is left"])
 def test_watchdog_that_waits_for_notes_lets_go_when_the_stall_is_over(how):
     """
-    What is over is not told, and nobody who leaves waits for the grace to end.
+    A stall that has ended is not reported, and leaving the block does not wait for the end of the
+    grace time.
     """
     assert run_world(2, _over_meanwhile, how)[0] == []
 
 
 def test_stall_says_when_calls_differ_or_there_were_none():
     """
-    The same number with another name is the other way to hang.
+    A stall says whether calls differ or none was made: calls of one number with different names are
+    another way to hang.
     """
     one, other = Note(2, "reduce float[1]", "a.py:1 in f"), Note(2, "barrier", "a.py:2 in f")
     stall = Stall(5, {0: one, 1: other, 2: other})
@@ -228,7 +234,8 @@ def test_stall_says_when_calls_differ_or_there_were_none():
 
 def test_end_job_ends_one_rank_which_tells_why(monkeypatch, capsys):
     """
-    The launcher ends the others; a report of each would be the same.
+    One rank reports and exits, and the launcher ends the others. A report of each rank would be the
+    same.
     """
     ended = []
     monkeypatch.setattr(os, "_exit", ended.append)

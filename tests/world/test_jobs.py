@@ -1,5 +1,5 @@
 """
-A job of a cell: what it says, who its workers are, and that nothing of it is left.
+A job that a cell starts: its output, its workers, and its complete end.
 """
 
 import gc
@@ -19,7 +19,7 @@ from ddp_lessons.jobs import run_job, start_job
 
 def test_run_job_gives_output_and_exit_code(tmp_path):
     """
-    A cell shows what a terminal would.
+    A cell shows what a terminal would show.
     """
     script = tmp_path / "script.py"
     script.write_text(
@@ -35,7 +35,7 @@ def test_run_job_gives_output_and_exit_code(tmp_path):
 
 def test_run_job_takes_a_list_with_spaces_in_it():
     """
-    Words that hold spaces need no signs of a shell.
+    An argument with spaces needs no quotes in a list.
     """
     job = run_job([sys.executable, "-c", "import sys; print(sys.argv[1:])", "a b", 7])
     assert job.stdout == "['a b', '7']\n"
@@ -44,7 +44,7 @@ def test_run_job_takes_a_list_with_spaces_in_it():
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGABRT, signal.SIGTERM])
 def test_run_job_tells_signals_from_exit_codes(signum):
     """
-    Exit code 247 is none of a killed process, and -9 is.
+    A signal gives a negative exit code, and exit code 247 is not taken for signal 9.
     """
     assert (
         run_job(["python", "-c", f"import os; os.kill(os.getpid(), {int(signum)})"]).returncode
@@ -69,7 +69,7 @@ def test_run_job_tells_signals_from_exit_codes(signum):
 )
 def test_start_job_refuses_what_is_not_there(command, fault, tmp_path):
     """
-    The name that is wrong stands in the message.
+    The message names the command that was not found.
     """
     with pytest.raises(BadInput, match=re.escape(fault)):
         start_job(command, folder=tmp_path)
@@ -77,7 +77,7 @@ def test_start_job_refuses_what_is_not_there(command, fault, tmp_path):
 
 def test_run_job_that_is_late_shows_its_last_lines():
     """
-    Who waits a minute wants to know for what.
+    A job that exceeds its time shows its last lines, so that the user sees what it was waiting for.
     """
     for limit_s in GROWING_S:
         with pytest.raises(JobLate, match=rf"expected an end within {limit_s:g} s") as late:
@@ -92,7 +92,7 @@ TREE = "import subprocess, time; subprocess.Popen(['setsid', 'sleep', '600']); t
 
 def started(job, num):
     """
-    Return the processes of a job when there are as many as that.
+    Wait until the job has this number of processes, and return them.
     """
     wait_until(lambda: len(job.processes()) == num, HANGS_AFTER_S, f"{num} processes")
     return job.processes()
@@ -100,7 +100,7 @@ def started(job, num):
 
 def test_job_ends_with_its_block():
     """
-    A process that has left its parent and its session is found, too.
+    The job's processes end with the block, also one that has left its parent and its session.
     """
     with start_job(["python", "-c", TREE]) as job:
         processes = started(job, 2)
@@ -136,7 +136,8 @@ os.kill, os.waitpid = kill_and_rest, wait_late
 
 def test_job_that_has_ended_leaves_no_zombie(tmp_path):
     """
-    A zombie counts as running, and the thread that reaps may get no core for a while.
+    A finished job leaves no zombie. A zombie counts as running, and the thread that reaps may get
+    no core for a while.
     """
     (tmp_path / "sitecustomize.py").write_text(STARVED)
     job = run_job([sys.executable, "-c", ADOPTER, TREE, tmp_path])
@@ -145,7 +146,7 @@ def test_job_that_has_ended_leaves_no_zombie(tmp_path):
 
 def test_job_ends_when_nobody_holds_it():
     """
-    Who runs a cell again has lost the job of the first time.
+    A job ends when its object is deleted, because running a cell again replaces the first job.
     """
     job = start_job(["python", "-c", TREE])
     processes = started(job, 2)
@@ -156,7 +157,8 @@ def test_job_ends_when_nobody_holds_it():
 
 def test_output_of_a_job_has_no_name_on_the_disk(tmp_path, monkeypatch):
     """
-    One reads it after the end, and a kernel that is killed leaves none of it.
+    The output can be read after the end, but has no file name, so that a killed kernel leaves no
+    file.
     """
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     job = run_job(["python", "-c", "print(1)"])
@@ -166,7 +168,7 @@ def test_output_of_a_job_has_no_name_on_the_disk(tmp_path, monkeypatch):
 
 def test_job_ends_with_its_kernel(tmp_path):
     """
-    A kernel that is killed can end nothing any more.
+    A job ends with its kernel, although a killed kernel cannot end it.
     """
     holder = (
         "import os, time\nfrom ddp_lessons.jobs import start_job\n"
@@ -184,7 +186,8 @@ def test_job_ends_with_its_kernel(tmp_path):
 
 def test_job_knows_its_workers(tmp_path):
     """
-    A debugger wants the process of rank 1, and no loader's that has its environment.
+    `workers` gives the process of each rank, for a debugger, and no DataLoader worker with the same
+    environment.
     """
     script = tmp_path / "worker.py"
     script.write_text("import subprocess, os\nsubprocess.run(['sleep', '600'])\n")
@@ -205,7 +208,7 @@ def test_job_knows_its_workers(tmp_path):
 
 def test_job_can_be_waited_for_by_what_it_says():
     """
-    A job that hangs never ends, so a cell waits for its last line.
+    A job that hangs never ends, so a cell can wait for a line of its output instead.
     """
     code = "import time; [print('step', n, flush=True) for n in range(3)]; time.sleep(600)"
     with start_job(["python", "-c", code]) as job:
@@ -219,7 +222,7 @@ def test_job_can_be_waited_for_by_what_it_says():
 
 def test_job_that_ends_is_waited_for_no_longer():
     """
-    Who has died says nothing any more; its last words tell why.
+    Waiting for output stops when the job ends, and the error shows its last lines.
     """
     with start_job(["python", "-c", "print('step'); raise ValueError('why')"]) as job:
         job.wait_for("step", HANGS_AFTER_S)
@@ -229,7 +232,8 @@ def test_job_that_ends_is_waited_for_no_longer():
 
 def test_job_finds_the_commands_of_this_environment_and_no_colours(monkeypatch):
     """
-    A kernel asks for colours, and need not have its own folder on its path.
+    A job finds the commands of this environment, although a kernel need not have that folder on its
+    PATH. It prints no colours, although a kernel asks for them.
     """
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setenv("CLICOLOR_FORCE", "1")

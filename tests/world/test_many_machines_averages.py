@@ -1,5 +1,5 @@
 """
-Six ways to average over hosts: against one process in float64, and against torch's own.
+Six ways to average over hosts, compared with one process in float64 and with torch's DDP.
 """
 
 from unittest import mock
@@ -38,8 +38,9 @@ every_layout = pytest.mark.parametrize(("num_hosts", "per_host"), EVEN)
 
 def average_all(rank, world_size, layout, names=EXACT, lengths=LENGTHS):
     """
-    Average gradients of several lengths by several ways, each twice; return {(name, length):
-    (both results, what crossed)}.
+    Average gradients of several lengths with several methods, each twice.
+
+        Return {(name, length): (both results, bytes that crossed hosts)}.
     """
     road, found = Road(split_hosts(layout)), {}
     for name in names:
@@ -63,7 +64,8 @@ def mean(world_size, length, seed=0):
 
 def rounding(world_size, length, seed, dtype):
     """
-    Return how far a sum in a dtype may be off: a unit in the last place for each addition.
+    Return the largest rounding error of a sum in a dtype: one unit in the last place for each
+    addition.
     """
     rows = [random_gradient(rank, length, seed).double().abs() for rank in range(world_size)]
     return (world_size + 1) * torch.finfo(dtype).eps * sum(rows) / world_size
@@ -72,7 +74,8 @@ def rounding(world_size, length, seed, dtype):
 @every_layout
 def test_every_way_gives_the_mean_and_the_same_bits_everywhere(num_hosts, per_host):
     """
-    Replicas whose gradients differ in the last bit drift apart.
+    Each method gives the mean, and the same bits on all ranks: replicas whose gradients differ in
+    the last bit drift apart.
     """
     layout, w = even_layout(num_hosts, per_host), num_hosts * per_host
     first, *others = run_world(w, average_all, layout)
@@ -86,7 +89,8 @@ def test_every_way_gives_the_mean_and_the_same_bits_everywhere(num_hosts, per_ho
 
 def test_top_k_sends_the_largest_and_the_rest_later():
     """
-    What is not sent is kept; with all numbers sent it is a mean.
+    Top-k keeps the numbers that it does not send for later. If all are sent, the result is the
+    mean.
     """
     results = run_world(4, average_top_k, even_layout(2, 2))
     assert all(row == results[0] for row in results)
@@ -94,7 +98,7 @@ def test_top_k_sends_the_largest_and_the_rest_later():
         off = (whole.double() - mean(4, 100)).abs()
         assert (off <= rounding(4, 100, 0, torch.float32)).all()
         assert first.count_nonzero() <= 4 * 10
-        # Nothing new the second time: it is what is left, the largest first.
+        # The second gradient is zero, so only kept numbers are sent, the largest first.
         assert second.count_nonzero() <= 4 * 10
         assert not torch.equal(first, second)
     largest = sum(
@@ -109,7 +113,8 @@ def test_top_k_sends_the_largest_and_the_rest_later():
 
 def average_top_k(rank, world_size, layout):
     """
-    Send all, then a tenth of a gradient and of nothing more.
+    Average a gradient completely, then a tenth of it, then a tenth of the remainder with a gradient
+    of zeros.
     """
     road = Road(split_hosts(layout))
     whole, first = random_gradient(rank, 100), random_gradient(rank, 100)
@@ -122,7 +127,8 @@ def average_top_k(rank, world_size, layout):
 
 def test_bytes_that_cross_are_those_of_the_formula():
     """
-    A host of two sends 1.5 times the gradient round a flat ring, and once if it adds up first.
+    A host of two ranks sends 1.5 times the gradient in a flat ring, and once if its ranks add up
+    first.
     """
     size, layout = 4000, even_layout(2, 2)
     expected = {"flat": 1.5, "hierarchical": 1.0, "half": 0.75, "top-k": 3 * 2 * 0.01}
@@ -131,7 +137,8 @@ def test_bytes_that_cross_are_those_of_the_formula():
         crossed = [row[name, 1000][1] for row in found]
         for ranks in layout:
             assert sum(crossed[rank] for rank in ranks) == 2 * share * size  # two averages
-    # Every rank sends as much where all add up, and one of each host where a ring passes.
+    # In the hierarchical method all ranks send equally much; in a flat ring only one rank of each
+    # host sends to another host.
     assert [row["flat", 1000][1] for row in found] == [0, 12000, 0, 12000]
     assert [row["hierarchical", 1000][1] for row in found] == [4000] * 4
 
@@ -139,7 +146,8 @@ def test_bytes_that_cross_are_those_of_the_formula():
 @pytest.mark.parametrize("layout", [*UNEVEN, ((0, 1), (2, 3)), ((0, 1, 2, 3),), ((0,), (1,))])
 def test_leaders_add_up_on_any_layout(layout):
     """
-    Hosts of three and one are as good as two and two.
+    The sum over leaders works on any layout; hosts of three ranks and one work as well as two and
+    two.
     """
     w = sum(map(len, layout))
     results = run_world(w, add_up_by_leaders, layout)
@@ -152,7 +160,7 @@ def test_leaders_add_up_on_any_layout(layout):
 
 def test_leaders_add_up_a_tensor_with_gaps_and_leave_what_lies_between():
     """
-    Gloo takes a tensor for one piece of memory: it would add up the gaps, and raise nothing.
+    Gloo takes a tensor for contiguous memory: it would add up the gaps, and raise no error.
     """
     for table in run_world(3, add_up_columns):
         assert table == [[row, 7 * row, 7 * row, row] for row in range(3)]
@@ -160,7 +168,7 @@ def test_leaders_add_up_a_tensor_with_gaps_and_leave_what_lies_between():
 
 def add_up_columns(rank, world_size):
     """
-    Add up two columns of a table over hosts of two ranks and one.
+    Sum two columns of a table over a host of two ranks and a host of one.
     """
     table = torch.arange(3.0)[:, None].repeat(1, 4)
     table[:, 1:3] *= 2**rank
@@ -170,7 +178,7 @@ def add_up_columns(rank, world_size):
 
 def add_up_by_leaders(rank, world_size, layout):
     """
-    Add whole numbers up, and count what crosses.
+    Sum whole numbers over leaders, and count the bytes that cross hosts.
     """
     hosts, tensor = split_hosts(layout), torch.arange(7.0) * 2**rank
     with trace() as events:
@@ -180,7 +188,7 @@ def add_up_by_leaders(rank, world_size, layout):
 
 def test_uneven_hosts_and_unknown_ways_are_refused():
     """
-    Before anybody sends, on every rank.
+    Uneven hosts and unknown methods are refused on every rank, before any message.
     """
     assert all("got [2, 1]" in said for said in run_world(3, refusal, ((0, 1), (2,))))
     with pytest.raises(BadInput, match="got 'magic'"):
@@ -192,17 +200,18 @@ def test_uneven_hosts_and_unknown_ways_are_refused():
 
 def refusal(rank, world_size, layout):
     """
-    Return what is said.
+    Return the text of the error.
     """
     with pytest.raises(BadInput) as caught:
         hierarchical(torch.ones(3), Road(split_hosts(layout)))
-    dist.barrier()  # who leaves at once takes its sockets with it
+    dist.barrier()  # a rank that leaves at once would close its sockets
     return str(caught.value)
 
 
 def test_ddp_by_the_hook_has_the_gradients_of_ddp():
     """
-    Whole numbers: there is no rounding to hide behind.
+    DDP with our hook has the gradients of plain DDP. They are whole numbers, so that no rounding
+    can hide a difference.
     """
     for own, plain in run_world(4, both_ddps):
         assert own == plain
@@ -210,7 +219,7 @@ def test_ddp_by_the_hook_has_the_gradients_of_ddp():
 
 def both_ddps(rank, world_size):
     """
-    Return the gradients of DDP with our hook, and of DDP as it comes.
+    Return the gradients of DDP with our hook, and those of plain DDP.
     """
     found = []
     road = Road(split_hosts(even_layout(2, 2)))
@@ -229,8 +238,8 @@ def both_ddps(rank, world_size):
 
 def test_a_played_link_takes_its_time():
     """
-    Of the ring, ranks 1 and 3 send to another host: one number a message. Nothing within a host
-    is slowed.
+    In the flat ring, ranks 1 and 3 send to another host, one number in each message, and the
+    simulated link delays them. Messages within a host are not delayed.
     """
     link = Link(0.01, 4e6)
     seen = run_world(4, slowed, link)
@@ -239,7 +248,7 @@ def test_a_played_link_takes_its_time():
 
 def slowed(rank, world_size, link):
     """
-    Return the seconds for which a flat ring makes this rank sleep, and a ring within its host.
+    Return the delays of this rank in a flat ring, and in a ring within its host, in seconds.
     """
     from ddp_lessons.ring import steps
 
@@ -253,7 +262,8 @@ def slowed(rank, world_size, link):
 
 def test_training_learns_by_every_way():
     """
-    And the hierarchical way learns what the flat one does: it rounds in another order.
+    Training with each method lowers the loss. The hierarchical method gives the loss of the flat
+    one, apart from rounding in another order.
     """
     results = run_world(4, train_all)
     assert all([loss for loss, _ in row] == [loss for loss, _ in results[0]] for row in results)
@@ -265,7 +275,7 @@ def test_training_learns_by_every_way():
 
 def train_all(rank, world_size):
     """
-    Train by each way; return losses and bytes.
+    Train with each method. Return losses and bytes.
     """
     road, digits = Road(split_hosts(even_layout(2, 2))), load_digits()
     return [train(name, road, digits) for name in WAYS]

@@ -1,5 +1,5 @@
 """
-What a batch takes: foretold by formula, reckoned by hand, and measured on ranks.
+The duration of a batch: predicted by formula, computed by hand, and measured on ranks.
 """
 
 from unittest import mock
@@ -36,7 +36,8 @@ BY_HAND_MS = {
 
 def test_by_hand_it_is_the_same():
     """
-    Each way of the lesson's table, in milliseconds.
+    The predictions of all methods in the lesson's table equal those computed by hand, in
+    milliseconds.
     """
     assert {name: pytest.approx(ms) for name, ms in BY_HAND_MS.items()} == {
         name: 1000 * foretold_s(name, PLAN) for name in WAYS
@@ -45,7 +46,7 @@ def test_by_hand_it_is_the_same():
 
 def test_a_model_for_a_plot_has_a_point_for_each_size():
     """
-    And no band: what is foretold is one number.
+    A prediction for a plot has a point for each size and no band, because it is a single number.
     """
     points = foretold_points("flat", PLAN, [120_000, 240_000])
     assert points[1] == (240_000, *[pytest.approx(0.16)] * 3)
@@ -54,7 +55,8 @@ def test_a_model_for_a_plot_has_a_point_for_each_size():
 
 def test_links_within_hosts_and_packing_count():
     """
-    On a fast link between hosts the remedies cost more than they give.
+    Links within hosts and the time of packing are part of the prediction. With a fast link between
+    hosts the remedies cost more than they save.
     """
     within, fast = Link(0.001, 1e9), Link(0.001, 1e9)
     plan = Plan(2, 4, 1_000_000, 0.04, fast, within, pack_s=0.02)
@@ -72,8 +74,8 @@ def test_links_within_hosts_and_packing_count():
 
 def test_measured_is_never_faster_than_foretold():
     """
-    Nobody sleeps less than asked, however crowded the machine. The ranks whose messages cross sleep
-    most, so the rank that saw most counts.
+    A measured duration is never below the prediction: sleep does not return early, however crowded
+    the machine is. The slowest rank counts, because ranks whose messages cross hosts sleep longest.
     """
     worlds = run_world(4, measure)
     for name in WAYS:
@@ -83,7 +85,7 @@ def test_measured_is_never_faster_than_foretold():
 
 def measure(rank, world_size):
     """
-    Measure a batch by each way.
+    Measure a batch with each method.
     """
     road = Road(split_hosts(even_layout(2, 2)), LINK)
     with mock.patch.object(measuring, "least_step_s", lambda step: least_step_s(step, most=3)):

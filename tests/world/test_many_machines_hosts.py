@@ -1,5 +1,5 @@
 """
-Layouts, the groups that follow from them, what crosses, and where a process listens.
+Layouts, their groups, bytes that cross hosts, and the ports on which a process listens.
 """
 
 import socket
@@ -26,7 +26,7 @@ TWO = ((0, 1), (2, 3))
 
 def test_even_layouts_have_ranks_in_a_row():
     """
-    As torchrun counts them.
+    An even layout numbers the ranks host by host, as torchrun does.
     """
     assert even_layout(2, 2) == TWO
     assert even_layout(3, 1) == ((0,), (1,), (2,))
@@ -41,7 +41,8 @@ def test_even_layouts_have_ranks_in_a_row():
 @pytest.mark.parametrize("layout", [TWO, ((0, 3), (2, 1)), ((0, 1, 2), (3,)), ((0, 1, 2, 3),)])
 def test_groups_follow_from_the_layout(layout):
     """
-    Each rank is in its host's; a leader in that of leaders; twins are there where hosts are even.
+    Each rank is in its host's group, and a leader also in that of the leaders. Twins exist where
+    hosts are even.
     """
     is_even = len({len(ranks) for ranks in layout}) == 1
     for rank, (local, leader, leaders, twins) in enumerate(run_world(4, groups, layout)):
@@ -57,7 +58,7 @@ def test_groups_follow_from_the_layout(layout):
 
 def groups(rank, world_size, layout):
     """
-    Return the ranks of each group of this rank.
+    Return the ranks of each group of this rank, and its leader.
     """
     hosts = split_hosts(layout)
     found = [
@@ -69,14 +70,14 @@ def groups(rank, world_size, layout):
 
 def test_a_layout_without_a_rank_is_refused():
     """
-    On every rank, before any group is made.
+    A layout that leaves out a rank is refused on every rank, before any group is made.
     """
     assert all("got 1" in said for said in run_world(2, refusal))
 
 
 def refusal(rank, world_size):
     """
-    Return what is said.
+    Return the text of the error.
     """
     with pytest.raises(BadInput) as caught:
         split_hosts([[0]])
@@ -85,7 +86,7 @@ def refusal(rank, world_size):
 
 def of(name, ranks=(0, 1, 2, 3), rank=1, **facts):
     """
-    Return a collective, as a trace has it.
+    Return a collective as an event of a trace.
     """
     return Event("collective", name, rank, 0, 0, ranks=ranks, **facts)
 
@@ -107,7 +108,8 @@ def of(name, ranks=(0, 1, 2, 3), rank=1, **facts):
 )
 def test_collectives_are_counted_by_their_plan(name, facts, expected):
     """
-    What a collective sends by itself no trace tells, but its plan does.
+    A trace does not show the messages of torch's own collectives. Their bytes are counted by the
+    plan of each collective.
     """
     event = of(name, **facts)
     assert crossing_bytes([event], TWO) == expected
@@ -115,7 +117,7 @@ def test_collectives_are_counted_by_their_plan(name, facts, expected):
 
 def test_a_reduce_within_hosts_crosses_nothing():
     """
-    And one over all of them does.
+    A reduce within hosts sends nothing across, and a reduce over all hosts does.
     """
     for within, across in run_world(4, reduced):
         assert within == 0
@@ -125,7 +127,7 @@ def test_a_reduce_within_hosts_crosses_nothing():
 
 def reduced(rank, world_size):
     """
-    Count what crosses of a reduce within the host, and of one over all.
+    Count the bytes that cross hosts in a reduce within the host, and in one over all ranks.
     """
     hosts, counts = split_hosts(TWO), []
     for group, root in ((hosts.local, hosts.leader), (None, 3)):
@@ -137,7 +139,8 @@ def reduced(rank, world_size):
 
 def test_doors_say_who_can_reach_them():
     """
-    One behind the loopback, one that is open to all; what is not listening is no door.
+    `listening` finds a port on the loopback and one that is open to all networks. A client's port
+    is not listed.
     """
     with socket.create_server(("127.0.0.1", 0)) as own, socket.create_server(("", 0)) as public:
         expected = {

@@ -1,5 +1,6 @@
 """
-A process that is forked from a rank: it has an old copy, and no group. It is always ended (C23).
+A process that is forked from a rank: it has an old copy and no group, and it always ends (claim
+C23).
 """
 
 import multiprocessing
@@ -17,14 +18,15 @@ from ddp_lessons.metrics import ForkedProcess
 
 
 def _may_have_children():
-    # Ranks of a notebook may. Those of `worlds` are daemons, whom multiprocessing forbids it.
+    # Ranks of a notebook may have children. Those of `worlds` are daemons, which multiprocessing
+    # does not allow to.
     multiprocessing.current_process()._config["daemon"] = False
 
 
 def _train_and_ask(rank, world_size):
     _may_have_children()
     num_steps, weight = [0], torch.zeros(1)
-    dist.all_reduce(torch.ones(1))  # ranks are connected by now
+    dist.all_reduce(torch.ones(1))  # ranks are connected now
 
     def answer(question):
         if question == "steps":
@@ -50,13 +52,15 @@ def _train_and_ask(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_forked_process_has_old_weights_and_no_group(world_size):
     """
-    Its collective never ends, and that of its parent does, before and after.
+    The child's weights are old and its collective never ends. The parent's collectives work before
+    and after.
     """
     for seen, error, total, num_steps, count in run_world(world_size, _train_and_ask):
         assert seen[:2] == (0, 0.0)
         assert not psutil.pid_exists(seen[2])
         assert error == "ValueError: no such thing"
-        # In a group of one nobody has to be waited for, but threads do the work all the same.
+        # In a group of one there is no other rank to wait for, but Gloo's threads, which a fork
+        # does not copy, do the work.
         assert total is None
         assert (num_steps, count) == (20, world_size)
 
@@ -71,6 +75,6 @@ def _leave_it(rank, world_size):
 
 def test_forked_process_ends_by_itself():
     """
-    A rank may be killed, and then nobody ends its child.
+    A forked process ends by itself, because no process would end it after its rank was killed.
     """
     assert run_world(1, _leave_it) == [-14]  # SIGALRM

@@ -1,5 +1,5 @@
 """
-What the lesson evaluates, for any split.
+The numbers that the lesson evaluates do not depend on the split of the samples.
 """
 
 import pytest
@@ -26,9 +26,9 @@ def _numbers(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_lesson_finds_what_one_process_finds(world_size):
     """
-    A rank without samples is there, too.
+    The ranks together find the numbers of one process, also if a rank has no samples.
     """
     for together, alone, (ours, right) in run_packed(world_size, _numbers):
-        # losses of other batches, in float32
+        # the batches differ, so losses in float32 are summed in another order
         assert together == pytest.approx(alone, rel=100 * torch.finfo(torch.float32).eps)
         assert (ours - right).norm() < 1e-12 * right.norm()

@@ -1,5 +1,5 @@
 """
-The median of all values, gathered or counted, is that of one process.
+The median over all ranks, gathered or by counting, is that of one process.
 """
 
 import math
@@ -40,8 +40,8 @@ def _medians(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_median_is_that_of_all_values(world_size):
     """
-    It is exact, so no tolerance: also of two in the middle, of negative ones, of zeros of two
-    signs, and of values that are not finite.
+    The median is exact, so there is no tolerance. Cases are two values in the middle, negative
+    values, zeros of both signs, and values that are not finite.
     """
     for found, (middle, right, calls) in run_world(world_size, _medians):
         for name, whole in CASES.items():
@@ -54,7 +54,7 @@ def test_median_is_that_of_all_values(world_size):
 
 def test_median_of_nothing(lone_group):
     """
-    All ranks raise, since all know that there is none.
+    Without any value all ranks raise, because all know the number of values.
     """
     for median in (gathered_median, median_by_counting, lambda v: whole_median(v, 0, 9)):
         with pytest.raises(BadInput, match="No samples"):

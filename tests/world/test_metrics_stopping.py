@@ -14,7 +14,7 @@ from ddp_lessons.trace import trace
 
 
 def _run(rank, world_size):
-    # Each rank's own loss stops falling in an epoch of its own; the last has no sample.
+    # Each rank's local loss stops falling in another epoch; the last rank has no sample.
     stopping, ends = EarlyStopping(patience=2), []
     num_samples = 0 if rank == world_size - 1 and world_size > 1 else rank + 2
     for epoch in range(20):
@@ -32,7 +32,7 @@ def _run(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_all_ranks_stop_in_one_epoch(world_size):
     """
-    A rank that stops alone leaves the others waiting.
+    All ranks stop in the same epoch: a rank that stopped alone would leave the others waiting.
     """
     results = run_world(world_size, _run)
     assert any(stops for stops, _, _ in results[0][0])
@@ -59,14 +59,14 @@ def _steps(losses, patience, min_delta):
 )
 def test_patience_and_min_delta(lone_group, losses, patience, min_delta, expected):
     """
-    A loss is better only below the best by more than min_delta; nan is never better.
+    A loss is better only if it is below the best by more than min_delta; nan is never better.
     """
     assert _steps(losses, patience, min_delta) == expected
 
 
 def test_no_samples(lone_group):
     """
-    Nothing can be decided from nothing.
+    Without samples `step` raises, since there is no loss to decide by.
     """
     with pytest.raises(BadInput, match="rank 0 of 1"):
         EarlyStopping(1).step(0.0, 0)
@@ -79,6 +79,7 @@ def _wish(rank, world_size):
 
 def test_a_rank_whose_time_is_up_stops_all():
     """
-    A job that is about to be ended tells one rank first.
+    A rank that asks to stop stops all ranks: a job that is about to be ended informs only one rank
+    first.
     """
     assert run_world(3, _wish) == [[False, True]] * 3

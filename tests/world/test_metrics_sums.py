@@ -1,5 +1,5 @@
 """
-Loss, perplexity, accuracy and F1 are those of one process that has all samples.
+Loss, perplexity, accuracy and F1 equal those of one process with all samples.
 """
 
 import math
@@ -46,7 +46,7 @@ def _of_a_rank(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_metrics_do_not_depend_on_the_split(world_size):
     """
-    What a number means must not depend on how many ranks found it.
+    The value of a metric must not depend on the number of ranks that computed it.
     """
     predicted, labels, losses = samples()
     counts = torch.zeros(4, 4, dtype=torch.int64)
@@ -54,13 +54,14 @@ def test_metrics_do_not_depend_on_the_split(world_size):
         counts[label, prediction] += 1
     accuracy = (predicted == labels).sum().item() / len(labels)
     f1 = []
-    for name in range(3):  # class 3 is named nowhere
+    for name in range(3):  # class 3 occurs neither in predictions nor in labels
         right = ((predicted == name) & (labels == name)).sum().item()
         f1.append(2 * right / ((predicted == name).sum() + (labels == name).sum()).item())
     results = run_packed(world_size, _of_a_rank)
     for found, again, own_counts, (mean, weighted), sent in results:
         assert torch.equal(own_counts, counts)
-        # Sums of 33 numbers below 1, in another order; exp turns what is off into a share of it.
+        # The sums have 33 numbers below 1 in another order; exp turns the error into a relative
+        # error.
         slack = 33 * EPS
         assert found[0] == pytest.approx(losses.mean().item(), rel=slack)
         assert found[1] == pytest.approx(losses.mean().exp().item(), rel=2 * slack)
@@ -88,7 +89,8 @@ def _large(rank, world_size):
 @pytest.mark.bitwise
 def test_counts_beyond_float32_stay_exact():
     """
-    A float32 cannot tell 2**24 from 2**24 + 1: two million pictures of 9 labels each get there.
+    float32 cannot distinguish 2**24 from 2**24 + 1. Two million pictures with 9 labels each exceed
+    that.
     """
     for rank, (mean, counts, own) in enumerate(run_packed(3, _large)):
         assert mean == 1.0
@@ -107,7 +109,8 @@ def _not_numbers(rank, world_size):
 
 def test_what_is_not_a_number_reaches_every_rank():
     """
-    One rank's nan that only this rank sees stops nobody else.
+    A nan or infinity on one rank reaches all ranks, because a rank that alone sees it would stop
+    alone.
     """
     for found in run_world(2, _not_numbers):
         assert math.isnan(found[0])
@@ -117,7 +120,8 @@ def test_what_is_not_a_number_reaches_every_rank():
 
 def test_no_samples_and_no_such_class(lone_group):
     """
-    A number of nothing would be 0 by 0; and a class too many must not be counted as another.
+    A metric without samples raises instead of dividing 0 by 0. A class that does not exist is
+    refused, and not counted as another class.
     """
     for empty in (Mean(), Perplexity(), Confusion(3)):
         with pytest.raises(BadInput, match=r"No samples: expected 1 or more .*rank 0 of 1"):
@@ -155,10 +159,11 @@ def _torchmetrics(rank, world_size):
     )
 
 
-@pytest.mark.filterwarnings("default")  # those of other packages are not ours to mend
+@pytest.mark.filterwarnings("default")  # warnings of other packages are not ours to repair
 def test_torchmetrics_finds_the_same():
     """
-    Who trusts a library may compare; it adds up in float32.
+    torchmetrics finds the same numbers, so that a user of that library can compare. It sums in
+    float32.
     """
     for pairs in run_world(2, _torchmetrics):
         for theirs, ours in pairs:

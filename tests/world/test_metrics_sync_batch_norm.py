@@ -1,5 +1,5 @@
 """
-BatchNorm over all ranks is that of one process which has the whole batch, to rounding.
+BatchNorm over all ranks equals, apart from rounding, that of one process with the whole batch.
 """
 
 import copy
@@ -37,7 +37,7 @@ def _layer(momentum=0.1, **options):
 
 
 class _Whole(nn.Module):
-    # Torch's BatchNorm for any number of dimensions.
+    # This is torch's BatchNorm for any number of dimensions.
     def __init__(self, layer):
         super().__init__()
         self.layer = layer
@@ -73,7 +73,8 @@ def _run(rank, world_size, shape, offset, momentum):
 @pytest.mark.parametrize(("offset", "momentum"), [(0.0, 0.1), (1e6, None)])
 def test_forward_and_backward_equal_one_process(world_size, shape, offset, momentum):
     """
-    Outputs, gradients, running statistics and their count, with a rank that has no sample.
+    Outputs, gradients, running statistics and their count equal those of one process, also with a
+    rank without samples.
     """
     whole, grad = _batch(shape, offset)
     layer = _layer(momentum)
@@ -83,14 +84,15 @@ def test_forward_and_backward_equal_one_process(world_size, shape, offset, momen
         layer.zero_grad()
         y.backward(grad)
     results = run_packed(world_size, _run, shape, offset, momentum)
-    # A value of size `offset` is off by half an EPS of it, and so is a mean; what is left of them
-    # has the size 1. So all that follows is off by that share, times the values of a channel.
+    # A value of size `offset` has an error of half an EPS of it, and so has a mean; their
+    # difference has size 1. All later results have that relative error, times the number of values
+    # of a channel.
     slack = 8 * whole.numel() / NUM_CHANNELS * EPS * (1 + offset)
     last = [found[-1] for found, _, _ in results]
     torch.testing.assert_close(torch.cat([one[0] for one in last]), y, rtol=0, atol=slack)
     torch.testing.assert_close(torch.cat([one[1] for one in last]), x.grad, rtol=0, atol=4 * slack)
     for part, right in ((2, layer.weight.grad), (3, layer.bias.grad)):
-        total = sum(one[part] for one in last)  # of one process: the sum over ranks
+        total = sum(one[part] for one in last)  # one process has the sum over ranks
         torch.testing.assert_close(total, right, rtol=0, atol=100 * slack)
     for _, buffers, calls in results:
         for name, buffer in layer.named_buffers():
@@ -102,7 +104,8 @@ def test_forward_and_backward_equal_one_process(world_size, shape, offset, momen
 
 
 def _far(rank, world_size):
-    # 1e8 with a spread of 1 in float64: squares of 1e16 have lost what is wanted.
+    # The values are around 1e8 with a spread of 1 in float64: their squares, 1e16, have lost the
+    # digits of the spread.
     whole, _ = _batch((40, NUM_CHANNELS), offset=1e8)
     own = part_of(whole, rank, world_size)
     _, _, variance = all_rank_statistics(own)
@@ -115,7 +118,8 @@ def _far(rank, world_size):
 
 def test_variance_far_from_zero():
     """
-    By sums of squares, the variance is lost where the mean is far from 0; ours is not.
+    Computed from sums of squares, the variance is wrong where the mean is far from 0. Ours is
+    right.
     """
     whole, _ = _batch((40, NUM_CHANNELS), offset=1e8)
     right = whole.var(0, correction=0)
@@ -141,7 +145,8 @@ def _of_dtype(rank, world_size, dtype, statistics):
 @pytest.mark.parametrize("statistics", [torch.float32, torch.float64], ids=str)
 def test_low_precision_inputs_round_once(dtype, statistics):
     """
-    What comes out has the dtype of the input; its only large error is its own last digit.
+    The output has the dtype of the input, and its only large error is the rounding of its last
+    digit.
     """
     whole, grad = (one.to(dtype).double() for one in _batch((12, NUM_CHANNELS), seed=2))
     layer, x = nn.BatchNorm1d(NUM_CHANNELS).double(), whole.clone().requires_grad_()
@@ -160,7 +165,7 @@ def test_low_precision_inputs_round_once(dtype, statistics):
 
 def test_layers_without_weights_or_statistics(lone_group):
     """
-    Options that torch's layer has keep their meaning.
+    Layers without weights or without running statistics work as torch's do.
     """
     whole, grad = _batch((6, NUM_CHANNELS))
     for options in ({"affine": False}, {"track_running_stats": False}):
@@ -194,7 +199,8 @@ def _train(rank, world_size):
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_training_in_ddp_is_that_of_one_process(world_size):
     """
-    Its messages and those of DDP's reducer cross in backward, in the same order on every rank.
+    In backward the layer's messages and those of DDP's reducer are interleaved, in the same order
+    on every rank.
     """
     images, labels = digits_batch(load_digits(), 24)
     model = batch_norm_model(seed=0).double()
@@ -207,7 +213,7 @@ def test_training_in_ddp_is_that_of_one_process(world_size):
 
 def test_input_without_gradient_sends_nothing_back(lone_group):
     """
-    The first layer of a model needs no gradient of its input.
+    A model's first layer needs no gradient of its input, so backward sends no message.
     """
     layer = SyncBatchNorm(NUM_CHANNELS)
     y = layer(torch.randn(4, NUM_CHANNELS))
@@ -219,7 +225,7 @@ def test_input_without_gradient_sends_nothing_back(lone_group):
 
 def test_too_few_values_and_dimensions(lone_group):
     """
-    One value has no variance, and a vector no channels.
+    A single value has no variance, and a vector has no channels: both are refused.
     """
     layer = SyncBatchNorm(3)
     with pytest.raises(BadInput, match=r"expected 2 or more over all ranks \(got 1, rank 0 of 1\)"):
@@ -230,7 +236,8 @@ def test_too_few_values_and_dimensions(lone_group):
 
 def test_conversion_keeps_parameters_and_modes():
     """
-    What was learned must not be lost, nor an optimizer's hold on it.
+    The conversion keeps parameters, so that no training is lost and an optimizer still holds them.
+    It also keeps modes.
     """
     model = nn.Sequential(
         nn.Linear(3, 4), nn.Sequential(nn.BatchNorm1d(4, eps=0.1, momentum=None), nn.ReLU())
@@ -251,7 +258,7 @@ def test_conversion_keeps_parameters_and_modes():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_against_torchs_own_on_a_gpu():
     """
-    Torch's SyncBatchNorm runs on GPUs only; there both must find the same.
+    torch's SyncBatchNorm runs only on GPUs. There both must give the same results.
     """
     import torch.distributed as dist
 

@@ -1,5 +1,6 @@
 """
-One writer, what four writers do, and TensorBoard beside the notebook.
+One rank writes for TensorBoard, four ranks write too much, and TensorBoard is shown in the
+notebook.
 """
 
 import os
@@ -17,7 +18,7 @@ from ddp_lessons.errors import StartFailed
 from ddp_lessons.metrics import RankZeroWriter, board, open_board, read_scalars
 
 pytestmark = [
-    pytest.mark.filterwarnings("default"),  # those of TensorBoard are not ours to mend
+    pytest.mark.filterwarnings("default"),  # TensorBoard's warnings are not ours to repair
 ]
 
 
@@ -32,7 +33,8 @@ def _write(rank, world_size, folder):
 
 def test_one_writer_writes_what_tensorboard_reads(tmp_path):
     """
-    Read back by TensorBoard's own reader: each step once, by one; each step four times, by four.
+    TensorBoard's own reader finds each step once if one rank writes, and four times if four ranks
+    do.
     """
     run_world(4, _write, str(tmp_path))
     assert read_scalars(tmp_path / "one", "loss") == [(step, step / 4) for step in range(5)]
@@ -54,7 +56,8 @@ def _run(folder, name):
 
 def test_board_shows_runs_and_ends(tmp_path, monkeypatch):
     """
-    It answers on loopback alone, on a port of its own, and is gone afterwards.
+    TensorBoard listens only on loopback, on its own port and behind a secret path, and is gone
+    after the block.
     """
     _run(tmp_path, "first")
     with open_board(tmp_path) as one, open_board(tmp_path) as other:
@@ -87,7 +90,8 @@ def test_board_shows_runs_and_ends(tmp_path, monkeypatch):
 
 def test_board_ends_with_its_kernel(tmp_path):
     """
-    A kernel that is killed can end nothing any more, and remove nothing.
+    TensorBoard and its files are gone after its kernel was killed, although a killed kernel can end
+    and remove nothing.
     """
     holder = (
         "import sys, time\nfrom ddp_lessons.metrics import open_board\n"
@@ -110,7 +114,7 @@ def test_board_ends_with_its_kernel(tmp_path):
 
 def test_board_that_cannot_start_says_why(tmp_path, monkeypatch):
     """
-    Where TensorBoard is missing, the last line of the error is its name.
+    If TensorBoard is not installed, the error ends with the missing module's name.
     """
 
     def without(words, **options):
@@ -124,13 +128,14 @@ def test_board_that_cannot_start_says_why(tmp_path, monkeypatch):
 
 def test_board_is_asked_past_a_proxy(tmp_path, monkeypatch):
     """
-    Many a cluster has one in its environment, which does not know this machine's ports.
+    TensorBoard is asked without a proxy: many clusters set one in the environment, and it does not
+    know this machine's ports.
     """
     _run(tmp_path, "first")
     for name in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.setitem(os.environ, name, "http://127.0.0.1:9")
     with open_board(tmp_path) as one:
         wait_until(lambda: one.runs() == ["first"], HANGS_AFTER_S, "the run")
-        told = iter([[], ["first"]])  # it has not read the folder when it is first asked
+        told = iter([[], ["first"]])  # TensorBoard has not read the folder at the first request
         monkeypatch.setattr(one, "runs", lambda: next(told))
         assert one.scalars("first", "loss") == [(3, 0.5)]

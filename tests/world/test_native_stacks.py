@@ -27,7 +27,7 @@ def run(source, file, **names):
 @pytest.fixture
 def dump(tmp_path):
     """
-    Give a function that writes the stacks of all threads, for cells to call, and its text.
+    Return an object whose call writes the stacks of all threads, and whose `text` is what it wrote.
     """
     path = tmp_path / "rank-0.stack"
 
@@ -45,7 +45,8 @@ def dump(tmp_path):
 
 def test_parse_stacks_finds_the_line_of_the_cell(dump):
     """
-    The dump holds the engine's frames below the cell and C code's callers above it.
+    The cell's line is found between the engine's frames, which are below it, and the functions that
+    it called.
     """
     run("x = 1\n\ndump()\n", CELL_FILE, dump=dump)
     assert parse_stacks(dump.text) == (3, "__call__", "")
@@ -53,7 +54,7 @@ def test_parse_stacks_finds_the_line_of_the_cell(dump):
 
 def test_parse_stacks_takes_the_innermost_line_of_the_cell(dump):
     """
-    A function of the same cell is called: its line is where the rank is.
+    If the cell calls its own function, that function's line is the rank's line.
     """
     run("def f():\n    dump()\n\nf()\n", CELL_FILE, dump=dump)
     assert parse_stacks(dump.text)[0] == 2
@@ -61,7 +62,8 @@ def test_parse_stacks_takes_the_innermost_line_of_the_cell(dump):
 
 def test_parse_stacks_names_the_communication_call(dump):
     """
-    A rank may hold its interpreter inside torch: the call is in the dump, between cell and C.
+    A rank may hold the GIL inside torch. The communication call is then in the dump, between the
+    cell and the innermost frame.
     """
     library = run("def all_reduce(t):\n    dump()\n", C10D_FILE, dump=dump)
     run("t = 0\nall_reduce(t)\n", CELL_FILE, all_reduce=library["all_reduce"])
@@ -70,7 +72,8 @@ def test_parse_stacks_names_the_communication_call(dump):
 
 def test_parse_stacks_finds_the_thread_with_the_cell(dump):
     """
-    The agent's and ZMQ's threads are dumped too, before or after the main one.
+    The cell's thread is found although the threads of the rank agent and of ZeroMQ are dumped,
+    before or after it.
     """
     gate = threading.Event()
     others = [threading.Thread(target=gate.wait) for _ in range(3)]
@@ -88,7 +91,7 @@ def test_parse_stacks_finds_the_thread_with_the_cell(dump):
 
 def test_parse_stacks_of_a_rank_without_a_cell(dump):
     """
-    A rank between two cells, and a file that is still empty, have no line to tell.
+    A rank between two cells has no line, and neither has a file that is still empty.
     """
     dump()
     assert parse_stacks(dump.text) is None
@@ -98,7 +101,7 @@ def test_parse_stacks_of_a_rank_without_a_cell(dump):
 
 class SupervisorClient:
     """
-    Stands for the ranks' supervisor: "signals" a rank by having it write its stacks.
+    A fake supervisor client: it "signals" a rank by a function that writes the stacks.
     """
 
     def __init__(self, folder, pids, on_signal=lambda: None):
@@ -115,7 +118,8 @@ class SupervisorClient:
 
 def test_snapshot_from_outside_reads_what_is_new(dump, tmp_path):
     """
-    The file keeps what was written for an earlier question; an old line would be a lie.
+    Only the newest stack is read. The file still has those of an earlier signal, whose line would
+    be wrong.
     """
     run("dump()\n", CELL_FILE, dump=dump)
     first = dump.text
@@ -131,7 +135,7 @@ def test_snapshot_from_outside_reads_what_is_new(dump, tmp_path):
 
 def test_snapshot_from_outside_of_a_rank_that_stays_silent(tmp_path, monkeypatch):
     """
-    No answer in time is an answer too; and a rank that is gone is not asked.
+    A rank that does not answer in time has no snapshot, and a rank that is gone is not signalled.
     """
     monkeypatch.setattr(clocks, "STACK_ANSWER_S", 0)
     (tmp_path / "rank-0.stack").touch()
@@ -143,7 +147,8 @@ def test_snapshot_from_outside_of_a_rank_that_stays_silent(tmp_path, monkeypatch
 
 def test_snapshot_from_outside_leaves_a_sleeper_alone(tmp_path):
     """
-    The signal would wake a rank from `time.sleep` in C, so it waits until the rank holds others up.
+    A rank that sleeps is not signalled unless `insist` is set: the signal would end its
+    `time.sleep`.
     """
     assert not waits_on_lock(threading.get_native_id())
     supervisor = SupervisorClient(tmp_path, {0: threading.get_native_id()})

@@ -1,8 +1,8 @@
 """
-Nothing that a command started outlives it, however it and its caller end.
+Every process that a command started ends with it, however the command and its caller end.
 
 Each test starts a process that detaches itself and holds one end of a named pipe open. The other
-end reads the end of the file when, and only when, that process is gone.
+end reads the end of the file when that process is gone, and only then.
 """
 
 import os
@@ -33,7 +33,7 @@ def run(command, folder, deadline_s=HANGS_AFTER_S):
 
 def test_run_owned_passes_the_status_on(tmp_path):
     """
-    The caller must learn how the command ended.
+    The caller gets the command's exit status.
     """
     assert run("exit 0", tmp_path) == 0
     assert run("exit 7", tmp_path) == 7
@@ -41,7 +41,8 @@ def test_run_owned_passes_the_status_on(tmp_path):
 
 def test_run_owned_gives_a_private_ipython_folder(tmp_path):
     """
-    A profile of the user's must not change what cells print; the folder is removed.
+    IPython has a private folder, so that a user's profile does not change what cells print. The
+    folder is removed.
     """
     assert run("test -d $IPYTHONDIR && echo $IPYTHONDIR > dir", tmp_path) == 0
     assert not Path((tmp_path / "dir").read_text().strip()).exists()
@@ -49,7 +50,7 @@ def test_run_owned_gives_a_private_ipython_folder(tmp_path):
 
 def test_run_owned_ends_what_was_left_behind(tmp_path, witness, monkeypatch, capfd):
     """
-    A process that left its session and its parent is found, ended and named.
+    A process that has left its session and its parent is found, ended and named.
     """
     monkeypatch.setattr(owned, "SETTLE_S", 0.1)
     is_there = "[ $(ps -o comm= -p $!) = sleep ]"
@@ -62,7 +63,8 @@ def test_run_owned_ends_what_was_left_behind(tmp_path, witness, monkeypatch, cap
 
 def test_run_owned_ends_at_the_deadline(tmp_path, witness):
     """
-    The command gets Ctrl-C and some seconds to say its last words, then it and all else is ended.
+    At the deadline the command gets Ctrl-C and some seconds to write its last output. Then the
+    command and its processes are ended.
     """
     script = f"trap 'echo words > last; exit 5' INT; {witness.detach}; sleep 600 & wait"
     for deadline_s in GROWING_S:
@@ -76,7 +78,7 @@ def test_run_owned_ends_at_the_deadline(tmp_path, witness):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_run_owned_ends_with_its_caller(tmp_path, witness, number):
     """
-    Ctrl-C, a timeout's SIGTERM and kill -9 of the caller all leave nothing behind.
+    After Ctrl-C, a timeout's SIGTERM and kill -9 of the caller no process is left.
     """
     script = (
         "import os, sys; from ddp_lessons.jobs.owned import run_owned; "
@@ -95,7 +97,8 @@ def test_run_owned_ends_with_its_caller(tmp_path, witness, number):
 
 def test_run_owned_reaps_at_once(tmp_path):
     """
-    A lesson that waits for a detached process to vanish must not wait for a zombie.
+    A dead child is reaped at once, because a lesson that waits for a detached process to vanish
+    must not wait for a zombie.
     """
     vanish = "until ! kill -0 $(cat pid) 2>/dev/null; do :; done"
     script = "(setsid sh -c 'echo $$ > pid; echo > ready' &); until test -f ready; do :; done"
@@ -104,7 +107,8 @@ def test_run_owned_reaps_at_once(tmp_path):
 
 def test_bearers_finds_detached_processes_by_their_token(tmp_path, witness):
     """
-    Where a process cannot take in orphans, as on macOS, a variable that they inherit names them.
+    On a system without subreapers, such as macOS, detached processes are found by an environment
+    variable that they inherit.
     """
     environment = os.environ | {owned._TOKEN: "of this test"}
     subprocess.run(["sh", "-c", witness.detach], env=environment, check=True)

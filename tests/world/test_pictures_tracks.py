@@ -1,5 +1,5 @@
 """
-A timeline drawn from a trace: what was recorded is what is drawn.
+A timeline drawn from a trace shows what was recorded.
 """
 
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from ddp_lessons.pictures import timeline_picture, timeline_tracks
 
 def placed(kind, start, end, rank=0, name="x", backward=None, wait_ns=(None, None)):
     """
-    Return an event on a clock, with the fields that a timeline looks at.
+    Return an event on a clock, with the fields that a timeline reads.
     """
     event = SimpleNamespace(
         kind=kind, name=name, rank=rank, backward=backward, start_ns=5_000,
@@ -24,7 +24,7 @@ def placed(kind, start, end, rank=0, name="x", backward=None, wait_ns=(None, Non
 
 def test_timeline_tracks_sort_events_into_kinds():
     """
-    Marks are moments, not spans; a backward pass lasts from its first gradient to its last.
+    Marks are moments and become no span. A backward pass lasts from its first gradient to its last.
     """
     tracks = timeline_tracks(
         [
@@ -51,7 +51,8 @@ def test_timeline_tracks_sort_events_into_kinds():
 
 def test_timeline_tracks_show_what_never_ended():
     """
-    A rank that waits for ever is the most interesting one.
+    A call that never ended is drawn to the end of the trace, because a rank that waits for ever is
+    the most interesting one.
     """
     tracks = timeline_tracks([placed("collective", 1, None, name="a"), placed("message", 2, 8)])
     assert tracks[0][0] == ("communication", 1, 8, "a, never ended")
@@ -60,7 +61,7 @@ def test_timeline_tracks_show_what_never_ended():
 
 def test_timeline_tracks_show_waiting_on_the_wall_clock_only():
     """
-    A logical clock has no durations, so a wait there would mean nothing.
+    Waiting is drawn only on the wall clock. The logical clock has no durations.
     """
     wait_ns = (7_000, 9_500)
     wall = timeline_tracks([placed("collective", 10.0, 20.0, wait_ns=wait_ns)])
@@ -71,7 +72,7 @@ def test_timeline_tracks_show_waiting_on_the_wall_clock_only():
 
 def test_timeline_tracks_come_in_another_unit():
     """
-    A picture of seconds in microseconds has an axis that nobody reads.
+    A timeline may have another unit: an axis of seconds in microseconds would be unreadable.
     """
     spans = timeline_tracks([placed("collective", 1500.0, 4000.0, name="a")], per_unit=1000)
     assert spans == [[("communication", 1.5, 4.0, "a")]]
@@ -79,7 +80,7 @@ def test_timeline_tracks_come_in_another_unit():
 
 def test_timeline_tracks_of_nothing_are_refused():
     """
-    An empty trace means that recording was not on.
+    An empty trace is refused, because it means that recording was off.
     """
     with pytest.raises(BadInput, match="No events to draw"):
         timeline_tracks([])
@@ -99,7 +100,8 @@ def _traced_ring(rank, world_size):
 
 def test_timeline_of_a_real_ring_is_the_same_on_every_rank_and_run():
     """
-    On the logical clock the picture is a test: nbval compares it.
+    On the logical clock the picture is the same on every rank and in every run, so nbval can
+    compare it.
     """
     runs = [run_world(3, _traced_ring) for _ in range(2)]
     pictures = {

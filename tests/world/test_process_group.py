@@ -1,5 +1,6 @@
 """
-Joining and leaving a group over a file, TCP and the environment, against torch's own view of it.
+Join and leave a group over a file, TCP and the environment, compared with torch's view of the
+group.
 """
 
 import os
@@ -52,7 +53,7 @@ def _join_tcp(rank, world_size, folder):
 
 
 def _join_env(rank, world_size, folder):
-    # The store is held by rank 0 beside the group, as torchrun's agent holds it.
+    # Rank 0 holds the store outside the group, as torchrun's agent does.
     store = tcp_store("127.0.0.1", 0, 0, HANGS_AFTER_S) if rank == 0 else None
     if store is not None:
         _publish(folder, store.port)
@@ -77,7 +78,7 @@ def _join_add_leave(rank, world_size, join, folder):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_join_makes_a_group_that_adds_up(tmp_path, world_size, join):
     """
-    The group has the size, the numbers and the backend that were asked for, works, and ends.
+    The group has the requested size, numbers and backend, makes an all-reduce, and ends.
     """
     seen = run_world(world_size, _join_add_leave, join, str(tmp_path), join=False)
     total = float(sum(range(1, world_size + 1)))
@@ -99,21 +100,22 @@ def _fail_alone_then_join(rank, world_size, folder):
     if rank == 0:
         with pytest.raises(BadInput):
             join_group(f"{folder}/alone", rank, world_size, timeout_s=0)
-        with pytest.raises(RuntimeError):  # by torch: it names nobody
+        with pytest.raises(RuntimeError):  # torch's error, which names no rank
             join_group(f"{folder}/alone", rank, world_size, timeout_s=0.001)
     return _join_add_leave(rank, world_size, _join_file, folder)[3]
 
 
 def test_join_group_works_after_one_rank_has_failed_to_join(tmp_path):
     """
-    torch counts a join that failed, on that rank alone: the next one must not wait for ever.
+    torch counts a failed join on that rank only. The next join must work nevertheless, and not wait
+    for ever.
     """
     assert run_world(2, _fail_alone_then_join, str(tmp_path), join=False) == [3.0, 3.0]
 
 
 def test_join_group_env_joins_what_torchrun_starts(tmp_path):
     """
-    The variables are torchrun's, and so is the store, which its agent holds.
+    A script under torchrun joins by torchrun's variables, and uses the store of its agent.
     """
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -128,7 +130,7 @@ def test_join_group_env_joins_what_torchrun_starts(tmp_path):
 
 def test_env_store_without_an_agent_is_held_by_rank_0(monkeypatch):
     """
-    A launcher that sets only the four variables leaves the store to rank 0.
+    If a launcher sets only the four variables, rank 0 holds the store.
     """
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     for name, value in zip(VARIABLES, ("0", "1", "127.0.0.1", "0"), strict=True):
@@ -140,7 +142,8 @@ def test_env_store_without_an_agent_is_held_by_rank_0(monkeypatch):
 
 def test_env_store_names_every_variable_that_is_missing(monkeypatch):
     """
-    torch names one on each try; four tries for one fault are three too many.
+    The error names all missing variables at once. torch names one on each try, so the user would
+    need four tries.
     """
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
@@ -160,7 +163,7 @@ def test_env_store_names_every_variable_that_is_missing(monkeypatch):
 @pytest.mark.parametrize(("port", "rank"), [(-1, 0), (65536, 1), (0, 1)])
 def test_tcp_store_refuses_a_port_that_cannot_be(port, rank):
     """
-    Port 0 asks the owner's system to choose; for the others it is no address.
+    Port 0 lets the system of the store's owner choose a port. For the other ranks it is no address.
     """
     with pytest.raises(BadInput, match="The port of the store is none"):
         tcp_store("127.0.0.1", port, rank, 1.0)
@@ -174,7 +177,8 @@ def _listens_at(port, pid=None):
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_tcp_store_of_this_machine_is_closed_to_all_others(host):
     """
-    A store has no password. torch's own listens to every network, also where the host is loopback.
+    A store has no password, so ours listens on loopback for a local host. torch's listens on every
+    network, also then.
     """
     everywhere = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
     assert _listens_at(everywhere.port) <= {"::", "0.0.0.0"}
@@ -188,7 +192,8 @@ def test_tcp_store_of_this_machine_is_closed_to_all_others(host):
 
 def test_tcp_store_listens_only_there_if_it_is_told():
     """
-    A host is in several networks. Any address of 127.0.0.0/8 stands for one that is not loopback's.
+    A host may be in several networks, and the store listens only on the requested address. Here
+    127.0.0.2 stands for an address other than loopback's.
     """
     store = tcp_store("127.0.0.2", 0, 0, HANGS_AFTER_S, only_there=True)
     assert _listens_at(store.port) == {"127.0.0.2"}
@@ -207,7 +212,8 @@ print({c.laddr.ip for c in listening if c.laddr.port == int(os.environ["MASTER_P
 
 def test_torchrun_opens_its_store_to_every_network(tmp_path):
     """
-    Lesson 01 and docs/security.md say so. If torch mends it, they have to change.
+    torchrun's store listens on every network, as lesson 01 and docs/security.md say. If a new torch
+    repairs this, they must change.
     """
     (tmp_path / "tell.py").write_text(TELL_STORE)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -228,7 +234,7 @@ def test_join_group_refuses_before_it_opens_anything(
     tmp_path, rank, world_size, backend, timeout_s, message
 ):
     """
-    A rank that is refused after it has met the others leaves them waiting.
+    Bad arguments are refused before the rank meets the others, because they would wait for it.
     """
     with pytest.raises(BadInput) as refused:
         join_group(tmp_path / "store", rank, world_size, backend, timeout_s=timeout_s)
@@ -239,7 +245,7 @@ def test_join_group_refuses_before_it_opens_anything(
 
 def test_join_group_inside_a_group_is_refused(lone_group):
     """
-    A cell that joins and is run twice must say what to do.
+    A cell that joins and is run twice gets an error that says what to do.
     """
     with pytest.raises(BadInput) as refused:
         join_group_store(dist.HashStore(), 0, 1)
@@ -251,7 +257,7 @@ def test_join_group_inside_a_group_is_refused(lone_group):
 
 def test_leave_group_outside_a_group_does_nothing():
     """
-    A lesson's last cell may run twice.
+    Leaving twice is no error, because a lesson's last cell may run twice.
     """
     leave_group()
     assert not dist.is_initialized()
@@ -259,7 +265,8 @@ def test_leave_group_outside_a_group_does_nothing():
 
 def test_rank_device_is_what_start_ranks_chose(monkeypatch):
     """
-    The placement decides; without one, the CPU is used where there is no GPU.
+    The rank's device is that of its placement. Without a placement it is the CPU, if there is no
+    GPU.
     """
     monkeypatch.setenv("DDP_LESSONS_DEVICE", "cuda:3")
     assert rank_device() == torch.device("cuda:3")
@@ -271,7 +278,7 @@ def test_rank_device_is_what_start_ranks_chose(monkeypatch):
 @pytest.mark.gpu
 def test_rank_device_spreads_local_ranks_over_gpus(monkeypatch):
     """
-    Under torchrun each local rank has a GPU of its own.
+    Under torchrun each local rank has its own GPU.
     """
     monkeypatch.delenv("DDP_LESSONS_DEVICE", raising=False)
     monkeypatch.setenv("LOCAL_RANK", str(torch.cuda.device_count()))
@@ -281,7 +288,7 @@ def test_rank_device_spreads_local_ranks_over_gpus(monkeypatch):
 @pytest.mark.gpu
 def test_join_group_binds_nccl_to_its_gpu(tmp_path):
     """
-    NCCL's first collective must find the GPU that was asked for.
+    NCCL's first collective must use the GPU that was requested.
     """
     join_group(tmp_path / "store", 0, 1, "nccl", torch.device("cuda:0"), deadline_s=HANGS_AFTER_S)
     total = torch.ones(1, device="cuda:0")

@@ -1,5 +1,5 @@
 """
-Who is missing: named by all who came, alike, over every kind of store.
+Missing ranks are named by all ranks that came, in the same words, over every kind of store.
 """
 
 import socket
@@ -76,7 +76,7 @@ def _port(folder, rank):
 )
 def test_join_names_the_missing_on_all_others(tmp_path, world_size, absent, named, over_tcp):
     """
-    Every rank that came names the same ones once the deadline has passed, and is in no group.
+    After the deadline every rank that came names the same missing ranks, and is in no group.
     """
     seen = run_world(world_size, _come_without, str(tmp_path), absent, over_tcp, join=False)
     for rank, answer in enumerate(seen):
@@ -90,7 +90,7 @@ def test_join_names_the_missing_on_all_others(tmp_path, world_size, absent, name
 
 def test_join_over_a_file_names_rank_0_too(tmp_path):
     """
-    Rank 0 is nobody special where it does not hold the store.
+    Over a file a missing rank 0 is named as any other, since it does not hold the store.
     """
     seen = run_world(3, _come_without, str(tmp_path), [0], False, join=False)
     assert [answer and answer[0] for answer in seen] == [None, [0], [0]]
@@ -98,7 +98,8 @@ def test_join_over_a_file_names_rank_0_too(tmp_path):
 
 def test_the_answer_is_the_same_for_one_that_comes_late():
     """
-    A rank that comes after it was missed must not believe that the group is there.
+    A rank that comes after it was declared missing gets the same answer, so that it does not
+    believe in a group.
     """
     store = dist.HashStore()
     assert missing_ranks(store, 0, 2, 0) == [1]
@@ -108,7 +109,7 @@ def test_the_answer_is_the_same_for_one_that_comes_late():
 
 def test_who_knows_first_ends_the_wait_of_the_others():
     """
-    The first to run out of time writes the answer; the others need not wait for theirs.
+    The first rank whose time has run out writes the answer, and ends the wait of the others.
     """
     store = dist.HashStore()
     assert missing_ranks(store, 1, 3, 0) == [0, 2]
@@ -117,7 +118,8 @@ def test_who_knows_first_ends_the_wait_of_the_others():
 
 def test_rank_0_does_not_wait_for_ever_for_one_that_has_died():
     """
-    A rank that came and died before it read the answer must not hold the store's owner.
+    Rank 0 holds the store. It does not wait for ever for a rank that came and died before it read
+    the answer.
     """
     store = dist.HashStore()
     store.set("here/1", "yes")
@@ -135,7 +137,7 @@ def test_rank_0_does_not_wait_for_ever_for_one_that_has_died():
 )
 def test_come_together_refuses_what_cannot_be(rank, world_size, deadline_s, message):
     """
-    A wrong number must not turn into a wait.
+    Wrong numbers are refused, and do not become a wait.
     """
     with pytest.raises(BadInput) as refused:
         come_together(dist.HashStore(), rank, world_size, deadline_s)
@@ -160,7 +162,7 @@ def _wait_without_last(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_wait_for_ranks_names_who_does_not_call_and_leaves_the_group_whole(world_size):
     """
-    A running group can be asked, and works on afterwards.
+    A running group can be checked for missing ranks, and works afterwards.
     """
     seen = run_world(world_size, _wait_without_last)
     last = world_size - 1
@@ -185,7 +187,8 @@ def _wait_in_a_part(rank, world_size):
 
 def test_wait_for_ranks_of_a_subgroup_tells_ranks_of_the_world():
     """
-    A learner knows rank 2, not "rank 1 of my subgroup".
+    In a subgroup, ranks are named by their number in the world: a learner knows rank 2, not "rank 1
+    of my subgroup".
     """
     seen = run_world(3, _wait_in_a_part)
     assert seen[0].startswith("This rank is not in the group: ")
@@ -197,7 +200,7 @@ def test_wait_for_ranks_of_a_subgroup_tells_ranks_of_the_world():
 
 def test_wait_for_ranks_outside_a_group_is_refused():
     """
-    There is nobody to wait for.
+    Outside a group `wait_for_ranks` is refused, since there is no rank to wait for.
     """
     with pytest.raises(BadInput, match="This rank is not in the group"):
         wait_for_ranks()
@@ -205,7 +208,8 @@ def test_wait_for_ranks_outside_a_group_is_refused():
 
 def test_a_store_whose_owner_never_comes_names_it():
     """
-    Without rank 0 there is no store, so it is the one that can be named; no page of C++ frames.
+    Without rank 0 there is no store, so the error names rank 0 as missing, without pages of C++
+    frames.
     """
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # holds the port, and does not listen
@@ -224,7 +228,7 @@ def _check_owner_is_named(port):
 
 def test_a_meeting_of_all_names_nobody(lone_group):
     """
-    The good case raises nothing, also in a world of one.
+    If all ranks come, no error is raised, also in a world of one.
     """
     wait_for_ranks(0)
     wait_for_ranks(0)

@@ -1,5 +1,6 @@
 """
-Which backends exist here, against torch's own try; and subgroups, made by all ranks together.
+The backends that exist here, compared with torch's own attempt, and subgroups, which all ranks make
+together.
 """
 
 import warnings
@@ -30,7 +31,8 @@ def _makes_a_group(name):
 @pytest.mark.parametrize("name", ["gloo", "nccl", "ucc", "xccl"])
 def test_a_backend_exists_where_a_group_can_be_made_with_it(name):
     """
-    What is said must be what torch does. (MPI is left out: it wants its own launcher.)
+    A backend is reported to exist if torch can make a group with it. (MPI is left out: it needs its
+    own launcher.)
     """
     state = {state.name: state for state in backends()}[name]
     assert state.exists == _makes_a_group(name)
@@ -39,7 +41,8 @@ def test_a_backend_exists_where_a_group_can_be_made_with_it(name):
 
 def test_backends_are_those_that_torch_knows_in_a_fixed_order():
     """
-    A name that torch has dropped or added must be seen here.
+    The backends are those that torch knows, in a fixed order. This fails if torch drops or adds a
+    name.
     """
     assert [state.name for state in backends()] == NAMES
     assert set(dist.Backend.backend_list) - set(NAMES) <= {"undefined", "fake"}
@@ -57,7 +60,7 @@ def test_backends_are_those_that_torch_knows_in_a_fixed_order():
 )
 def test_nccl_needs_a_torch_that_has_it_and_a_gpu(monkeypatch, is_built, has_gpu, exists, reason):
     """
-    Two things can be missing, and each has its own cure.
+    NCCL needs a torch that was built with it and a GPU. Each lack has its own remedy.
     """
     known = _Known(lambda: is_built, _KNOWN["nccl"].carries, "Install.", "cuda")
     monkeypatch.setitem(_KNOWN, "nccl", known)
@@ -68,7 +71,7 @@ def test_nccl_needs_a_torch_that_has_it_and_a_gpu(monkeypatch, is_built, has_gpu
 
 def test_backends_table_has_a_line_for_each():
     """
-    It is printed in a lesson: aligned, and nothing at the ends of lines.
+    The table, which a lesson prints, is aligned and has no spaces at the ends of lines.
     """
     lines = backends_table().splitlines()
     assert [line.split()[0] for line in lines] == ["backend", *NAMES]
@@ -79,7 +82,7 @@ def test_backends_table_has_a_line_for_each():
 
 def test_check_backend_says_why_and_what_to_do(monkeypatch):
     """
-    torch says only that a backend is not built in.
+    The error says why a backend is missing and what to do; torch says only that it is not built in.
     """
     monkeypatch.setitem(_KNOWN, "nccl", _Known(lambda: False, "", "Install it.", "cuda"))
     check_backend("gloo")
@@ -104,7 +107,7 @@ def _sum_in_halves(rank, world_size, num_parts):
 @pytest.mark.parametrize(("world_size", "num_parts"), [(1, 1), (2, 2), (3, 1), (4, 2)])
 def test_split_evenly_gives_each_rank_the_group_of_its_part(world_size, num_parts):
     """
-    Each part adds up its own ranks, and nobody else's.
+    Each part's sum has only its own ranks.
     """
     size = world_size // num_parts
     for rank, seen in enumerate(run_world(world_size, _sum_in_halves, num_parts)):
@@ -125,7 +128,7 @@ def _sum_in_named_parts(rank, world_size):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_split_by_name_leaves_out_who_is_in_no_part(world_size):
     """
-    All ranks make every group; a rank in no part gets None, and the others are not held up.
+    All ranks make every group. A rank in no part gets None, and the others need not wait for it.
     """
     seen = run_world(world_size, _sum_in_named_parts)
     odd = sum(10**r for r in range(1, world_size, 2))
@@ -145,7 +148,7 @@ def test_split_by_name_leaves_out_who_is_in_no_part(world_size):
 )
 def test_split_refuses_parts_that_cannot_be(lone_group, call, message):
     """
-    The refusal depends on the arguments alone, so all ranks refuse or none does.
+    A refusal depends only on the arguments, so all ranks refuse or none does.
     """
     with pytest.raises(BadInput) as refused:
         call()
@@ -155,7 +158,7 @@ def test_split_refuses_parts_that_cannot_be(lone_group, call, message):
 
 def test_split_outside_a_group_is_refused():
     """
-    There is nothing to split.
+    Outside a group there is nothing to split, so `split_evenly` is refused.
     """
     with pytest.raises(BadInput, match="There is no group to split: "):
         split_evenly(1)

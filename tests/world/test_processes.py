@@ -1,5 +1,5 @@
 """
-The system calls that keep processes together, on processes of this test's own.
+System calls that keep processes together, on processes that these tests start.
 """
 
 import os
@@ -31,14 +31,15 @@ pytestmark = [
 
 GONE = 2**22 + 1
 """
-A process id that Linux never gives.
+A process id that Linux never assigns.
 """
 
 
 @pytest.fixture
 def python():
     """
-    Give a function that starts Python on a program and returns it once it has said "ready".
+    Return a function that starts Python on a program, and returns the process once it has printed
+    "ready".
     """
     started = []
 
@@ -75,7 +76,8 @@ READS = "import sys; print('ready', flush=True); sys.stdin.read()"
 )
 def test_waits_on_lock_tells_a_lock_from_a_sleep(python, program, waits):
     """
-    A signal would cut a sleep short; a wait for a lock it leaves alone, so it may be sent.
+    A wait for a lock is distinguished from a sleep: a signal would end a sleep early, but not a
+    wait for a lock.
     """
     pid = python(program).pid
     wait_until(
@@ -92,7 +94,7 @@ def test_waits_on_lock_tells_a_lock_from_a_sleep(python, program, waits):
 
 def syscall_of(pid):
     """
-    Return the number of the system call that a process is in, 0 being read on x86-64.
+    Return the number of the system call in which a process is, or 0, which is read on x86-64.
     """
     with open(f"/proc/{pid}/syscall") as f:
         number = f.read().split()[0]
@@ -101,7 +103,7 @@ def syscall_of(pid):
 
 def test_waits_on_lock_of_a_process_that_is_gone():
     """
-    It may end between the question and the look.
+    A process may end before it is looked at; then it waits for no lock.
     """
     assert not waits_on_lock(GONE)
 
@@ -122,7 +124,8 @@ sockets[0].send(b"x")
 
 def test_shut_down_sockets_of_another_process(python):
     """
-    A rank that holds its interpreter cannot cut its own. The controller's are left to it.
+    The sockets of another process are shut down, for a rank that holds the GIL cannot do it itself.
+    Sockets to the controller's ports are spared.
     """
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     ports = [listener.getsockname()[1] for listener in listeners]
@@ -145,7 +148,7 @@ def test_shut_down_sockets_of_another_process(python):
 
 def test_shut_down_sockets_of_a_process_that_is_gone():
     """
-    It was killed while the order was on its way.
+    A process that was killed in the meantime has no sockets to shut down.
     """
     assert shut_down_sockets(GONE, []) == 0
 
@@ -171,7 +174,8 @@ sys.stdin.read()
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_die_with_parent_ends_the_child(python, signum):
     """
-    Also after kill -9 of the supervisor, which leaves it no chance to end its ranks itself.
+    A child ends with its parent, also after kill -9 of the supervisor, which then cannot end its
+    ranks itself.
     """
     parent = python(PARENT, CHILD)
     child_pid = int(parent.stdout.readline().split()[1])
@@ -183,7 +187,8 @@ def test_die_with_parent_ends_the_child(python, signum):
 
 def test_die_with_parent_of_a_parent_that_is_gone():
     """
-    The parent may end before the child has asked to die with it. Then nobody would tell it.
+    A parent may end before its child calls `die_with_parent`. No signal would come then, so the
+    child ends at once.
     """
     program = (
         f"from ddp_lessons.ranks.system.processes import die_with_parent; die_with_parent({GONE})"
@@ -194,7 +199,8 @@ def test_die_with_parent_of_a_parent_that_is_gone():
 
 def test_open_process_becomes_readable_at_the_end(python):
     """
-    The supervisor waits for its kernel and for orders at once, in one selector.
+    The file descriptor of a process becomes readable at its end, so the supervisor can wait for its
+    kernel and for orders in one selector.
     """
     child = python(READS)
     fd = open_process(child.pid)
@@ -221,7 +227,8 @@ while True: pass
 
 def test_processes_are_counted_with_their_descendants(python):
     """
-    A DataLoader's workers compute for their rank: that is progress of the rank.
+    CPU time includes that of descendants: a DataLoader's workers compute for their rank, and that
+    is progress of the rank.
     """
     top = python(GRANDPARENT, READS)
     (child,) = children_of(top.pid)
@@ -239,7 +246,7 @@ def test_processes_are_counted_with_their_descendants(python):
 
 def test_processes_that_are_gone_have_no_time_and_no_children():
     """
-    Looked at while they end, so that is no error.
+    A process that ends while it is looked at has no CPU time and no children, and this is no error.
     """
     assert cpu_seconds(GONE) is None
     assert tree_cpu_seconds(GONE) is None
@@ -250,7 +257,7 @@ def test_processes_that_are_gone_have_no_time_and_no_children():
 @pytest.mark.parametrize(("platform", "answer"), [(True, True), (False, False)])
 def test_can_fork_on_linux_only(platform, answer, monkeypatch):
     """
-    macOS's own libraries crash in a forked child.
+    Fork is used only on Linux, because macOS's own libraries crash in a forked child.
     """
     monkeypatch.setattr(system, "_LINUX", platform)
     able, reason = can_fork()

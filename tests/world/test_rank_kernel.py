@@ -1,5 +1,6 @@
 """
-A cell ends, and ranks keep their variables, whatever the cell did to its streams or awaits.
+A cell ends and the ranks keep their variables, whatever the cell does to its streams, and whatever
+it awaits.
 """
 
 import asyncio
@@ -43,19 +44,19 @@ class SlowToEnd:
 
 class WriteOnly:
     """
-    The stream that a cell puts in place of `sys.stdout` to log what is printed.
+    A stream that a cell puts in place of `sys.stdout` to log what is printed.
     """
 
     def write(self, text):
         """
-        Take a text.
+        Accept a text.
         """
 
 
 @pytest.fixture(scope="module")
 def ranks():
     """
-    Two ranks for all cells.
+    Start two ranks for all cells.
     """
     ranks = start_ranks(2)
     run_cell(ranks, "import asyncio, torch, torch.distributed as dist\nrank = dist.get_rank()")
@@ -66,7 +67,8 @@ def ranks():
 @pytest.fixture
 def usable(ranks):
     """
-    Give the ranks; after the test they have their variables, and their next collective works.
+    Return the ranks. After the test, assert that they have their variables, and that their next
+    collective works.
     """
     run_cell(ranks, "import sys\nkept, streams = rank, (sys.stdout, sys.stderr)")
     yield ranks
@@ -78,7 +80,8 @@ def usable(ranks):
 @pytest.mark.parametrize("cell", [TEE, CLOSED, "import sys\nsys.stdout = sys.stderr = None"])
 def test_a_cell_ends_that_replaces_its_streams(usable, cell, capsys):
     """
-    ipykernel flushes both before it replies, which raises. The next cell finds them again.
+    A cell may replace its streams: it ends although ipykernel flushes both before it replies, which
+    raises. The next cell has the same streams.
     """
     run_cell(usable, cell)
     run_cell(usable, "assert sys.stdout is not streams[0]")
@@ -103,7 +106,7 @@ def test_a_cell_ends_that_replaces_its_streams(usable, cell, capsys):
 
 def test_text_that_is_not_utf_8_is_shown_with_the_replacement_sign(usable, capsys):
     """
-    The names of files are such texts, on disks that older systems have written.
+    Such texts occur: on disks that older systems have written, they are names of files.
     """
     run_cell(usable, r"print('name \udce9', 'half \ud800')")
     assert capsys.readouterr().out == "[0] name \ufffd half \ufffd\n[1] name \ufffd half \ufffd\n"
@@ -113,7 +116,8 @@ def test_text_that_is_not_utf_8_is_shown_with_the_replacement_sign(usable, capsy
 
 def test_an_error_without_a_text_ends_its_cell(usable):
     """
-    ipykernel asks each error for its text when it makes the reply.
+    The cell ends although ipykernel asks each error for its text when it makes the reply, and this
+    error has none.
     """
     cell = "class Odd(Exception):\n    def __str__(self): raise TypeError('no text')\nraise Odd"
     with pytest.raises(CellFailed, match="ranks 0 and 1 raised"):
@@ -122,7 +126,7 @@ def test_an_error_without_a_text_ends_its_cell(usable):
 
 def test_a_reply_that_cannot_be_made_is_sent_as_its_error(usable):
     """
-    A cell can break what ipykernel asks for after the cell's last line.
+    A cell can break what ipykernel calls after the cell's last line. The reply then has that error.
     """
     cell = "get_ipython().payload_manager.read_payload = lambda: 1 / 0"
     says = "raised ZeroDivisionError: the cell ended, and its result cannot be sent: division by"
@@ -133,7 +137,8 @@ def test_a_reply_that_cannot_be_made_is_sent_as_its_error(usable):
 
 def test_await_works_at_the_top_of_a_cell(usable, capsys):
     """
-    As in a notebook's kernel; a task that one cell makes can be awaited in the next.
+    `await` works outside functions, as in a notebook's kernel. A task that one cell makes can be
+    awaited in the next.
     """
     run_cell(usable, "async def five():\n    await asyncio.sleep(0.01)\n    return 5")
     run_cell(usable, "x = await five()\nprint(x)\ntask = asyncio.create_task(five())")
@@ -157,7 +162,7 @@ def test_await_works_at_the_top_of_a_cell(usable, capsys):
 )
 def test_a_fault_after_an_await_or_beside_one_is_told(usable, cell, says):
     """
-    The right rank and its line, and no rank is replaced.
+    The message names the right rank and its line, and no rank is replaced.
     """
     with pytest.raises(CellFailed, match=says):
         run_cell(usable, cell)
@@ -165,7 +170,8 @@ def test_a_fault_after_an_await_or_beside_one_is_told(usable, cell, says):
 
 def test_stop_ends_an_await(usable, tmp_path):
     """
-    The code of the cell does not run then: what is to be interrupted is the event loop's wait.
+    Stop ends an await. The cell's code does not run at that moment, so the event loop's wait must
+    be interrupted.
     """
     cell = f"open(f'{tmp_path}/{{rank}}', 'w').close()\nawait asyncio.Event().wait()"
     run = CellRun(usable, cell, [0, 1])
@@ -185,7 +191,8 @@ def test_stop_ends_an_await(usable, tmp_path):
 @pytest.mark.parametrize("end", ["", "\nraise ValueError('own')"])
 def test_a_reply_encloses_what_a_cell_has_kept(usable, end):
     """
-    However the cell ends; the next cell sends nothing, and does first what was left to it.
+    The reply has what the cell enclosed, however the cell ends. The next reply has nothing
+    enclosed, and functions given to `before_next_run` run before that cell.
     """
     cell = (
         "from ddp_lessons.ranks.rank.rank_agent import current_agent\n"
@@ -206,7 +213,8 @@ def test_a_reply_encloses_what_a_cell_has_kept(usable, end):
 )
 def test_descriptors_that_a_cell_closes_are_there_in_the_next(usable, closes):
     """
-    Twice in a row; programs that cells start read and write there.
+    Descriptors 0 to 2 are open again in the next cell, because programs that cells start read and
+    write there. This works twice in a row.
     """
     for _ in range(2):
         run_cell(usable, f"import os, subprocess\n{closes}")
@@ -223,7 +231,8 @@ def test_descriptors_that_a_cell_closes_are_there_in_the_next(usable, closes):
 )
 def test_capture_hides_no_error(usable, inner, told):
     """
-    IPython keeps an error of the cell that `%%capture` runs to that cell, and goes on.
+    IPython keeps an error of the cell that `%%capture` runs inside that cell, and goes on. The
+    error is reported nevertheless.
     """
     with pytest.raises(CellFailed, match=told):
         run_cell(usable, f"%%capture out\nprint('inside')\n{inner}")
@@ -232,7 +241,8 @@ def test_capture_hides_no_error(usable, inner, told):
 
 def test_an_interrupt_reaches_what_follows_an_inner_error(usable):
     """
-    The inner cell is over, and not the outer one.
+    An interrupt reaches code after an inner cell's error: the inner cell has ended, but the outer
+    one has not.
     """
     told = (
         r"^rank 0 raised ZeroDivisionError: .*\nrank 1 was released at line 2; variables are kept"
@@ -244,7 +254,8 @@ def test_an_interrupt_reaches_what_follows_an_inner_error(usable):
 @pytest.mark.parametrize("wait", ["time.sleep(60)", "threading.Event().wait()"])
 def test_a_rank_that_waits_again_when_it_is_freed_keeps_its_variables(usable, wait):
     """
-    In a `finally`, or as it closes what was open. One in five was given up for asleep.
+    A rank may wait again when it is released: in a `finally`, or while it closes what was open. It
+    keeps its variables; before a repair, one in five was taken for asleep and replaced.
     """
     wait = (
         f"import threading, time\ntry:\n    if rank: dist.barrier()\nfinally:\n    if rank: {wait}"
@@ -256,8 +267,8 @@ def test_a_rank_that_waits_again_when_it_is_freed_keeps_its_variables(usable, wa
 
 def test_an_object_that_is_freed_as_it_ends_says_nothing(usable, capsys):
     """
-    A DataLoader waits for its workers as it ends. The interrupt that frees it there is not the
-    learner's.
+    A DataLoader waits for its workers when it is deleted. If the rank is released there, the
+    interrupt prints nothing, since it is not the learner's.
     """
     run_cell(usable, SLOW_TO_END)
     told = (
@@ -280,7 +291,8 @@ def test_an_object_that_is_freed_as_it_ends_says_nothing(usable, capsys):
 )
 def test_a_variable_that_cannot_leave_its_rank_is_told_in_one_sentence(usable, variable, told):
     """
-    The class of the first is unknown here; whoever waited for it waited forever.
+    A variable that cannot be sent is an error of one sentence. The first case's class is unknown
+    here, and reading such a value once waited for ever.
     """
     run_cell(usable, variable)
     for view, rank in ((usable[1], 1), (usable.view, 0)):
@@ -304,7 +316,8 @@ thread.start()
 
 def test_what_a_thread_prints_after_its_cell_comes_with_the_next(usable, capsys, tmp_path):
     """
-    No cell is there to show it, and it is not lost.
+    No cell is there to show a text that a thread prints after its cell. The next cell shows it, so
+    that it is not lost.
     """
     run_cell(usable, f"import os\nfolder = {str(tmp_path)!r}\n{PRINTS_LATE}")
     assert capsys.readouterr().out == ""
@@ -332,7 +345,8 @@ if rank == 1:
 @pytest.mark.parametrize("others", ["", "else:\n    dist.barrier()"])
 def test_a_reply_that_is_lost_ends_its_cell(usable, others):
     """
-    The rank says that it has replied, and answers what it is asked later: no reply is under way.
+    A cell whose reply is lost ends. The rank says that it has replied, and answers later questions,
+    so no reply is on its way.
     """
     with pytest.raises(CellFailed, match=r"ReplyLost: .* was lost on its way"):
         run_cell(usable, LOSES_ITS_REPLY + others)
@@ -340,7 +354,8 @@ def test_a_reply_that_is_lost_ends_its_cell(usable, others):
 
 def test_streams_of_cells_are_kept_from_what_runs_between_cells(monkeypatch):
     """
-    And a function that a view sends while a cell awaits has the cell's.
+    Streams of cells are replaced between cells. A function that a view sends while a cell awaits
+    has the cell's streams.
     """
     own, tee = sys.stdout, WriteOnly()
     streams = CellStreams()
@@ -364,7 +379,8 @@ def test_streams_of_cells_are_kept_from_what_runs_between_cells(monkeypatch):
 @pytest.mark.parametrize("text", ["plain", "umlaut \u00fc", "name \udce9", "half \ud800"])
 def test_every_text_can_be_packed_and_unpacked(text):
     """
-    What cannot be packed would never arrive, and what cannot be unpacked ends the client's thread.
+    Every text can be packed and unpacked. One that could not be packed would never arrive, and one
+    that could not be unpacked would end the client's thread.
     """
     known = text.encode("utf-8", "replace").decode()
     shown = unpack(pack({"text": text}))["text"]
@@ -374,7 +390,7 @@ def test_every_text_can_be_packed_and_unpacked(text):
 
 def test_text_of_an_error_that_has_none():
     """
-    An exception whose text raises has a name at least.
+    An exception whose text raises is reported at least by name.
     """
 
     class Odd(Exception):

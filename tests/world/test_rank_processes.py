@@ -1,5 +1,6 @@
 """
-The processes of ranks are as a kernel's: what they import, what their cells fork, how they end.
+Processes of ranks behave as a kernel's do: what they import, what their cells fork, and how they
+end.
 """
 
 import pytest
@@ -41,7 +42,7 @@ dist.barrier()
 @pytest.fixture
 def ranks():
     """
-    Two ranks.
+    Start two ranks.
     """
     yield start_ranks(2)
     stop_ranks()
@@ -49,7 +50,7 @@ def ranks():
 
 def saved(folder):
     """
-    Return what the ranks have written, by the file's name.
+    Return the texts that the ranks have written, by file name.
     """
     return {path.name: path.read_text() for path in sorted(folder.iterdir())}
 
@@ -60,7 +61,7 @@ ALL_SAVED |= {f"log-{rank}": "of a cell" for rank in (0, 1)}
 
 def test_ranks_that_are_stopped_save_what_is_open(ranks, tmp_path):
     """
-    Files are written, and the functions of `atexit` run.
+    Ranks that are stopped write their open files and run the functions of `atexit`.
     """
     run_cell(ranks, f"folder = {str(tmp_path)!r}\n{OPENS}")
     stop_ranks()
@@ -70,7 +71,8 @@ def test_ranks_that_are_stopped_save_what_is_open(ranks, tmp_path):
 
 def test_ranks_that_are_stopped_in_a_cell_save_what_is_open(ranks, tmp_path):
     """
-    The cell is interrupted, or its loop would keep the rank from ending.
+    If ranks are stopped in a cell, the cell is interrupted. Its loop would keep the rank from
+    ending.
     """
     run_cell(ranks, f"folder = {str(tmp_path)!r}\n{OPENS}")
     cell = "open(f'{folder}/begun-{rank}', 'w').close()\nwhile True: pass"
@@ -83,14 +85,16 @@ def test_ranks_that_are_stopped_in_a_cell_save_what_is_open(ranks, tmp_path):
 @pytest.mark.parametrize("cell", [TERMINATES, INTERRUPTS])
 def test_signals_to_a_forked_process_are_its_own(ranks, cell):
     """
-    `terminate` ends it, and its Ctrl-C does not free the rank.
+    Signals to a forked process affect only that process: `terminate` ends it, and its Ctrl-C does
+    not release the rank.
     """
     run_cell(ranks, cell)
 
 
 def test_own_files_named_as_libraries_break_no_start(tmp_path, monkeypatch):
     """
-    Learners have a random.py and an email.py; what lies beside the notebook can be imported still.
+    Learners have files such as random.py and email.py. Ranks start nevertheless, and modules next
+    to the notebook can be imported.
     """
     for name in ("random", "email", "queue", "select", "their_module"):
         (tmp_path / f"{name}.py").write_text("OWN = True\n")

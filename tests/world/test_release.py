@@ -1,7 +1,8 @@
 """
-Freeing a thread that waits inside torch: what is cut, what is spared, and that it comes back.
+Release a thread that waits inside torch: which sockets are cut, which are spared, and that the
+thread returns.
 
-Two ranks are two threads of this process here, so every wait can be watched from next to it.
+Two ranks are two threads of this process, so every wait can be watched from here.
 """
 
 import os
@@ -26,13 +27,14 @@ from ddp_lessons.ranks.rank.release import (
 
 LIMIT_S = 1800.0
 """
-What a wait would take if nothing freed it: what comes back before pytest gives up was freed.
+How long a wait takes if it is not released. A thread that returns before pytest gives up was
+released.
 """
 
 
 class Waiting:
     """
-    A thread that does something which waits, and what became of it.
+    A thread that runs a function which waits, and the function's error.
     """
 
     def __init__(self, work, *args):
@@ -63,7 +65,7 @@ class Waiting:
 
     def comes_back(self):
         """
-        Hold that the thread ends.
+        Assert that the thread ends.
         """
         self.thread.join(HANGS_AFTER_S)
         assert not self.thread.is_alive(), "it still waits"
@@ -81,7 +83,7 @@ def connected_pair(family=socket.AF_INET):
 
 def is_open(sock):
     """
-    Tell whether the other end has been shut down.
+    Return whether a socket's other end is still open.
     """
     sock.setblocking(False)
     try:
@@ -93,7 +95,7 @@ def is_open(sock):
 @pytest.fixture
 def spared(monkeypatch):
     """
-    What a agent knows of the sockets that are not torch's.
+    Return a SparedSockets: the rank agent's record of the sockets that are not torch's.
     """
     monkeypatch.setattr(socket.socket, "__init__", socket.socket.__init__)
     return SparedSockets()
@@ -101,7 +103,8 @@ def spared(monkeypatch):
 
 def test_cut_group_sockets_cuts_what_torch_would_have(spared):
     """
-    A descriptor without a Python object, as C++ code has them: both ends hear of it.
+    A socket that C++ code holds is a descriptor without a Python object. It is cut, and both ends
+    notice.
     """
     client, server, listener = connected_pair()
     fd = client.detach()
@@ -114,7 +117,8 @@ def test_cut_group_sockets_cuts_what_torch_would_have(spared):
 
 def test_cut_group_sockets_spares_the_learners_own(spared):
     """
-    A logger's connection or a download is a Python socket; it has nothing to do with the group.
+    A learner's own socket, such as a logger's connection or a download, is a Python socket. It is
+    spared, because it does not belong to the group.
     """
     before = open_sockets()
     sockets = connected_pair()
@@ -128,7 +132,8 @@ def test_cut_group_sockets_spares_the_learners_own(spared):
 
 def test_spared_sockets_forget_what_is_gone(spared):
     """
-    A descriptor is used again: what was a learner's socket may be Gloo's next.
+    Descriptors are reused, so a closed Python socket must not spare the next socket of its number,
+    which may be Gloo's.
     """
     client, server, listener = connected_pair()
     fd = client.detach()
@@ -145,7 +150,8 @@ def test_spared_sockets_forget_what_is_gone(spared):
 
 def test_a_socket_that_was_closed_spares_none_that_comes_after_it(monkeypatch):
     """
-    One that was open before torch's is closed, and Gloo's next is given its descriptor.
+    A socket that was open before torch's is closed, and Gloo's next socket gets its descriptor.
+    That socket must be cut.
     """
     monkeypatch.setattr(socket.socket, "__init__", socket.socket.__init__)
     with socket.socket() as sock:
@@ -163,7 +169,7 @@ def test_a_socket_that_was_closed_spares_none_that_comes_after_it(monkeypatch):
 
 def test_cut_group_sockets_spares_a_subclass_that_cannot_be_hashed(spared):
     """
-    A class of a learner's may be as odd as it likes; the rank must be freed all the same.
+    A learner's class of sockets may be unhashable; the rank is released nevertheless.
     """
 
     class Odd(type):
@@ -185,7 +191,7 @@ def test_cut_group_sockets_spares_a_subclass_that_cannot_be_hashed(spared):
 
 def test_cut_group_sockets_spares_what_listens():
     """
-    Gloo's listening socket: closing it kills the process.
+    Gloo's listening socket is spared, since closing it kills the process.
     """
     before = open_sockets()
     fd = socket.create_server(("127.0.0.1", 0)).detach()
@@ -196,7 +202,7 @@ def test_cut_group_sockets_spares_what_listens():
 
 def test_cut_group_sockets_spares_what_it_is_told_to():
     """
-    ZeroMQ's sockets are C++ too. They were open before there was a group.
+    Sockets that were open before the group are spared: ZeroMQ's are C++, too.
     """
     client, server, listener = connected_pair()
     fd = client.detach()
@@ -209,7 +215,8 @@ def test_cut_group_sockets_spares_what_it_is_told_to():
 
 def test_cut_group_sockets_spares_sockets_of_the_file_system():
     """
-    Unix sockets belong to ZeroMQ, to the supervisor client's line, or to the learner; never to Gloo.
+    Unix sockets are spared: they belong to ZeroMQ, to the supervisor client or to the learner, but
+    never to Gloo.
     """
     before = open_sockets()
     left, right = socket.socketpair(socket.AF_UNIX)
@@ -223,7 +230,7 @@ def test_cut_group_sockets_spares_sockets_of_the_file_system():
 @pytest.fixture
 def gloo_pair(monkeypatch):
     """
-    Give two ranks of a Gloo group, and the sockets that were open before.
+    Return two ranks of a Gloo group, and the sockets that were open before it.
     """
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     before = open_sockets()
@@ -243,7 +250,8 @@ def gloo_pair(monkeypatch):
 @pytest.mark.parametrize("name", ["allreduce", "barrier", "recv", "broadcast"])
 def test_release_frees_a_rank_that_waits_in_gloo(gloo_pair, name):
     """
-    torch's own `abort` and `shutdown` do not. The rank gets a RuntimeError, and its data stays.
+    `release` releases a rank that waits in Gloo, which torch's own `abort` and `shutdown` do not.
+    The rank gets a RuntimeError and keeps its data.
     """
     groups, before = gloo_pair
     tensor = torch.ones(3)
@@ -268,7 +276,8 @@ def test_release_frees_a_rank_that_waits_in_gloo(gloo_pair, name):
 @pytest.mark.parametrize("prefixes", [(), ("default",), ("default", "0")])
 def test_close_stores_frees_a_rank_that_waits_in_a_file_store(tmp_path, prefixes):
     """
-    `init_process_group` waits in `store.get` for ranks that never come: no socket to cut there.
+    `init_process_group` waits in `store.get` for ranks that never come. A FileStore has no socket
+    to cut, but closing the store releases the rank.
     """
     store = dist.FileStore(str(tmp_path / "store"), 2)
     for prefix in prefixes:
@@ -288,7 +297,8 @@ def test_close_stores_frees_a_rank_that_waits_in_a_file_store(tmp_path, prefixes
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_close_stores_frees_a_rank_whose_file_is_gone(tmp_path, what):
     """
-    A learner tidied up too early. FileStore waits for its file to come back, up to its time limit.
+    A learner may delete the file too early. FileStore waits for it until its time limit; closing
+    the store releases the rank.
     """
     file = tmp_path / "mine" / "store"
     file.parent.mkdir()
@@ -311,7 +321,8 @@ def test_close_stores_frees_a_rank_whose_file_is_gone(tmp_path, what):
 
 def test_close_stores_twice_and_on_a_store_without_a_file(tmp_path):
     """
-    Several ranks share the file and are released at once; a HashStore has none at all.
+    Several ranks share a store's file and are released at the same time, so a store may be closed
+    twice. A HashStore has no file.
     """
     store, memory = dist.FileStore(str(tmp_path / "store"), 1), dist.HashStore()
     store.set("present", "1")
@@ -325,7 +336,7 @@ def test_close_stores_twice_and_on_a_store_without_a_file(tmp_path):
 
 def test_release_frees_a_rank_that_waits_in_a_tcp_store():
     """
-    With join=False the learner may use `tcp://`: its client waits on a socket of torch's.
+    With join=False a learner may use `tcp://`, whose client waits on a socket of torch's.
     """
     before = open_sockets()
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -343,7 +354,7 @@ def test_release_frees_a_rank_that_waits_in_a_tcp_store():
 
 class StoreOfAStraggler(dist.Store):
     """
-    A store through which a rank says where it is, and never learns where the others are.
+    A store in which a rank publishes its address, and never finds those of the others.
     """
 
     def __init__(self, store, is_over):
@@ -354,7 +365,7 @@ class StoreOfAStraggler(dist.Store):
 
     def set(self, key, value):
         """
-        Set a key, and note that it was done.
+        Set a key, and note that it was set.
         """
         self.store.set(key, value)
         self.has_told.set()
@@ -369,9 +380,9 @@ class StoreOfAStraggler(dist.Store):
 
 def test_a_rank_that_waits_for_a_peer_to_connect_is_freed(monkeypatch):
     """
-    The peer died, or left, between the two steps of meeting: there is no connection to cut.
+    The peer died or left between the two steps of connecting, so there is no connection to cut.
 
-    Which of two ranks connects follows from their ports, so it takes some tries to be the other.
+        The ports decide which of two ranks connects, so the test tries until it is the other rank.
     """
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     is_over = threading.Event()
@@ -386,7 +397,8 @@ def test_a_rank_that_waits_for_a_peer_to_connect_is_freed(monkeypatch):
         assert straggler_store.has_told.wait(HANGS_AFTER_S)
         before = open_sockets()
         early = Waiting(make_group, store, 0)
-        # All that listens by now was opened by this rank: the straggler's is among those before.
+        # Every socket that listens now and did not before is this rank's, because the straggler's
+        # was open before.
         while early.thread.is_alive() and not connect_for_absent_peers(before, sys._getframe()):
             early.thread.join(0.01)
         early.comes_back()
@@ -399,7 +411,8 @@ def test_a_rank_that_waits_for_a_peer_to_connect_is_freed(monkeypatch):
 
 def test_a_rank_that_is_freed_halfway_refuses_the_other_peers():
     """
-    Its group is given up at the first peer that hangs up, and its socket with it.
+    A rank that is released while it connects gives up its group when the first peer hangs up. Its
+    socket then refuses the other peers.
     """
     before = open_sockets()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -415,7 +428,7 @@ def test_a_rank_that_is_freed_halfway_refuses_the_other_peers():
 
 def test_a_store_that_listens_is_no_gloo_socket():
     """
-    Whoever waits for a TCPStore of its own must not have it fed with numbers.
+    A TCPStore that listens is not taken for Gloo: its socket must not be sent Gloo's numbers.
     """
     before = open_sockets()
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -1,5 +1,5 @@
 """
-All replicas start, train, accumulate and carry buffers as torch's DDP does.
+All replicas start, train, accumulate and broadcast buffers as torch's DDP does.
 """
 
 import functools
@@ -50,13 +50,14 @@ def _start(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_replicas_start_from_rank_0_though_seeds_differ(world_size):
     """
-    Averaged gradients keep replicas equal only if they start equal: frozen weights and buffers too.
+    Averaged gradients keep replicas equal only if they start equal, frozen weights and buffers
+    included.
     """
     assert run_world(world_size, _start) == [[True] * len(KINDS)] * world_size
 
 
 def _like_ddp(rank, world_size):
-    pairs = [  # one parameter, all parameters, a kilobyte a message: the same layout on both sides
+    pairs = [  # one parameter, all parameters, 500 bytes a message: the same layout on both sides
         (NaiveReplica, 1 / 2**20),
         (FlatReplica, 1000),
         *(
@@ -83,7 +84,7 @@ def _like_ddp(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_replicas_train_bit_for_bit_as_ddp(world_size):
     """
-    Same seeds, same buckets, same order of additions: no rounding may differ in three steps.
+    With equal seeds, buckets and order of additions, no rounding differs in three steps.
     """
     assert run_world(world_size, _like_ddp) == [[True] * 5] * world_size
 
@@ -109,7 +110,8 @@ def _odd_like_ddp(rank, world_size):
             if mine is None or its is None:
                 answers.append(mine is None and its is None)
                 continue
-            # Two orders of adding up w numbers: each rounds w - 1 times, by half a unit at most.
+            # Two orders of adding w numbers differ: each rounds w - 1 times, by at most half a
+            # unit.
             bound = (world_size - 1) * torch.finfo(mine.dtype).eps * size
             answers.append(bool(((mine.double() - its.double()).abs() <= bound).all()))
     return answers
@@ -118,14 +120,15 @@ def _odd_like_ddp(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_replicas_average_odd_parameters_as_ddp(world_size):
     """
-    Tied, frozen, transposed, sliced, empty, scalar and half-precision parameters in one model.
+    One model has parameters that are tied, frozen, transposed, sliced, empty, scalar and half
+    precision.
     """
     assert all(all(answers) for answers in run_world(world_size, _odd_like_ddp))
 
 
 def _accumulate(model, rank):
     """
-    Go through every way of calling forward and backward; the numbers are exact in float32.
+    Call forward and backward in every combination. The numbers are exact in float32.
     """
     x, y = torch.tensor([[4.0 * (rank + 1)]]), torch.tensor([[12.0 * (rank + 3)]])
     seen = {}
@@ -190,9 +193,9 @@ def _accumulates(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_replicas_accumulate_as_ddp(world_size):
     """
-    A learner who swaps one for the other must get the same gradients, in windows too.
+    A learner who replaces DDP by a replica gets the same gradients, in windows, too.
 
-    A forward is averaged in one backward, and only if it was outside no_sync.
+        A forward is averaged in one backward, and only if it was outside `no_sync`.
     """
     for expected, ours in run_world(world_size, _accumulates):
         assert ours == [expected] * len(KINDS)
@@ -236,7 +239,7 @@ def _buffers_like_ddp(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_replicas_broadcast_buffers_when_ddp_does(world_size):
     """
-    Rank 0's statistics go out before a synchronised forward, none inside no_sync.
+    Rank 0's statistics are broadcast before a synchronised forward, but not inside `no_sync`.
     """
     assert all(all(answers) for answers in run_world(world_size, _buffers_like_ddp))
 

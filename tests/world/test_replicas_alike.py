@@ -1,5 +1,5 @@
 """
-What each rank holds, and how many different things that are.
+The tensors of all ranks, the number of different ones, and the distance between replicas.
 """
 
 import pytest
@@ -18,7 +18,8 @@ def _compare(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_all_ranks_see_what_each_holds(world_size):
     """
-    Lessons count models and gradients by it: two ranks hold the same here, the next two another.
+    Lessons count different models and gradients with these functions. Here ranks 0 and 1 have one
+    tensor, and ranks 2 and 3 another.
     """
     expected = torch.stack(
         [torch.arange(6.0).reshape(2, 3).t() + r // 2 for r in range(world_size)]
@@ -40,6 +41,7 @@ def _distance(rank, world_size):
 
 def test_distance_of_replicas_is_that_of_their_parameters():
     """
-    The third rank is 4 away and the second 2; equal ones are 0.0 apart, to the last bit.
+    The distance is that of the parameters: rank 2 is 4 away from rank 0, and rank 1 is 2 away.
+    Equal replicas have distance 0.0, to the last bit.
     """
     assert run_world(3, _distance) == [(pytest.approx(20**0.5), 0.0)] * 3

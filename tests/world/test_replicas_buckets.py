@@ -1,5 +1,5 @@
 """
-Plans of buckets are torch's, and views into buckets save a copy.
+Plans of buckets are torch's, and gradients as views into buckets save a copy.
 """
 
 import pytest
@@ -25,7 +25,7 @@ from ddp_lessons.replicas import (
 @settings(max_examples=100)
 def test_plan_buckets_plans_as_torch_does(sizes, cap_bytes, first_cap_bytes):
     """
-    Equal buckets are what makes sums equal bit for bit, so the rule must be torch's own.
+    The plan must be torch's own, because sums are equal bit for bit only with equal buckets.
     """
     dtypes = {16: torch.bfloat16, 32: torch.float32, 64: torch.float64}
     tensors = [torch.empty(size, dtype=dtypes[bits]) for size, bits in sizes]
@@ -35,7 +35,8 @@ def test_plan_buckets_plans_as_torch_does(sizes, cap_bytes, first_cap_bytes):
 
 def test_plan_buckets_holds_each_tensor_once():
     """
-    Four of 8 bytes, full at 16: the bucket closes when it is reached, not when it is passed.
+    Tensors have 8 bytes and the cap is 16: a bucket closes when the cap is reached, not when it is
+    exceeded.
     """
     tensors = [torch.empty(2) for _ in range(5)]
     assert plan_buckets(tensors, cap_bytes=16) == [(0, 1), (2, 3), (4,)]
@@ -46,7 +47,7 @@ def test_plan_buckets_holds_each_tensor_once():
 @pytest.mark.parametrize("caps", [(0, None), (-1, None), (8, 0)])
 def test_plan_buckets_refuses_a_cap_that_no_bucket_meets(caps):
     """
-    A cap of 0 would be read as no cap or as one tensor a bucket: neither was asked for.
+    A cap of 0 is refused: it could mean no cap or one tensor a bucket.
     """
     with pytest.raises(BadInput, match=r"^Bad bucket cap: .* more than 0 bytes \(got -?\d+\)\. "):
         plan_buckets([torch.empty(1)], *caps)
@@ -69,6 +70,6 @@ def _gradient_views(rank, world_size):
 
 def test_gradient_as_bucket_view_saves_a_copy_and_says_its_price():
     """
-    A view is overwritten by the next step; a copy is not.
+    A gradient that is a view is overwritten by the next step; a copy is not.
     """
     assert run_world(2, _gradient_views) == [[True] * 4] * 2

@@ -1,5 +1,5 @@
 """
-What replicas refuse on every rank, and what they recover from.
+Faults that replicas refuse on every rank, and faults from which they recover.
 """
 
 import pytest
@@ -97,7 +97,7 @@ def _after_a_fault(rank, world_size):
     ours = OverlappedReplica(mlp(), bucket_cap_bytes=1, first_bucket_cap_bytes=1)
     layers = list(ours.module)
     x = batch(rank)
-    ours(x)  # a forward without a backward leaves nothing behind
+    ours(x)  # a forward without a backward has no later effect
     ours(x)
     out = Fails.apply(layers[1](layers[0](x)))
     with pytest.raises(RuntimeError, match="no gradient today"):
@@ -111,7 +111,8 @@ def _after_a_fault(rank, world_size):
 
 def test_overlapped_recovers_from_a_backward_that_raised():
     """
-    In a notebook the next cell goes on with the same model; half a step must not leak into it.
+    In a notebook the next cell continues with the same model. Half a step before must not affect
+    it.
     """
     assert run_world(2, _after_a_fault) == [True, True]
 
@@ -127,6 +128,6 @@ def _after_a_lost_group(rank, world_size):
 
 def test_overlapped_recovers_from_messages_that_ended_with_their_group():
     """
-    The step that was broken off has told of them; the next one must not stumble over them.
+    The step that was interrupted has reported its lost messages. The next step ignores them.
     """
     assert run_world(2, _after_a_lost_group) == [True, True]

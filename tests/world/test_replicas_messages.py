@@ -1,5 +1,6 @@
 """
-What replicas send, and when: where the four differ though their gradients are equal.
+The messages of replicas and their times, in which the four kinds differ although their gradients
+are equal.
 """
 
 import gc
@@ -23,7 +24,7 @@ from ddp_lessons.replicas import (
 
 class _Watch:
     """
-    Note every all-reduce, and every gradient that becomes ready, in order.
+    A record of every all-reduce, and of every gradient that becomes ready, in order.
     """
 
     def __init__(self, module):
@@ -61,7 +62,8 @@ def _messages(rank, world_size):
     for kind in (NaiveReplica, FlatReplica, BucketedReplica, OverlappedReplica):
         model = mlp()
         caps = {"bucket_cap_bytes": CAP_BYTES, "first_bucket_cap_bytes": CAP_BYTES}
-        # The watch comes first: a message sent from the last gradient's own hook hides nothing.
+        # The watch's hooks run first, so that a message from the last gradient's own hook does not
+        # count as overlapping.
         watch = _Watch(model)
         ours = kind(model, **({} if kind in (NaiveReplica, FlatReplica) else caps))
         with watch:
@@ -76,9 +78,11 @@ def _messages(rank, world_size):
 
 def test_replicas_differ_in_number_and_time_of_their_messages():
     """
-    All four send each gradient once; only their number, and whether backward hides it, differ.
+    All four kinds send each gradient once. They differ in the number of messages, and in whether
+    backward hides them.
 
-    One message a parameter, and messages after backward, are wrong answers of later lessons.
+        One message for each parameter, and messages after backward, are wrong answers in later
+        lessons.
     """
     num_parameters = sum(parameter.numel() for parameter in mlp().parameters())
     for seen, bucket_bytes in run_world(2, _messages):
@@ -88,13 +92,14 @@ def test_replicas_differ_in_number_and_time_of_their_messages():
             (0, 3, False, num_parameters),
             (0, 3, True, num_parameters),
         ]
-        # From the last parameter on, floats of 4 bytes: a bucket closes once it has 500 bytes.
+        # From the last parameter on, floats have 4 bytes, and a bucket closes once it has 500
+        # bytes.
         assert bucket_bytes == [4 * (3 + 93 + 31), 4 * 496, 4 * (16 + 112)]
 
 
 def _suite(rank, world_size):
     """
-    Average by hand-called methods, plain SGD, against one process on all data.
+    Train replicas with SGD by calling their methods, and compare with one process on all data.
     """
     answers = []
     for kind in KINDS:
@@ -123,9 +128,10 @@ def _suite(rank, world_size):
 
 def test_replicas_fit_a_suite_that_waits_by_hand():
     """
-    Some suites call a method after backward and one at the start; both may be called anew.
+    Some training suites call a method after backward and one at the start. Both may be called
+    repeatedly.
 
-    Weights are near 1 and some 200 roundings of 2e-16 apart; 1e-12 leaves room for three steps.
+        Weights are near 1 and have some 200 roundings of 2e-16; 1e-12 leaves room for three steps.
     """
     assert all(all(answers) for answers in run_world(2, _suite))
 
@@ -142,7 +148,7 @@ def _wrapped_anew(rank, world_size):
 
 def test_replica_that_is_gone_sends_nothing():
     """
-    A notebook wraps one model in all four: hooks of the earlier ones must be silent.
+    A notebook wraps one model in all four kinds. Hooks of replicas that are gone must send nothing.
     """
     assert run_world(2, _wrapped_anew) == [1, 1]
 
@@ -163,7 +169,7 @@ def _subgroup(rank, world_size):
 
 def test_replicas_work_in_a_subgroup():
     """
-    Rank 0 of the group is not rank 0 of the world.
+    Rank 0 of a subgroup is not rank 0 of the world; replicas work there nevertheless.
     """
     assert run_world(3, _subgroup) == [None, (1, 1.0, True), (1, 1.0, True)]
 
@@ -177,6 +183,6 @@ def _unfinished(rank, world_size):
 
 def test_replica_leaves_sending_to_its_kinds():
     """
-    The base class does not guess how gradients are to be sent.
+    The base class does not define how gradients are sent.
     """
     run_world(1, _unfinished)

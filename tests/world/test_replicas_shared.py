@@ -1,5 +1,5 @@
 """
-The replica of one machine: whose memory it is, who may write into it when, and what it refuses.
+The replica with shared memory on one machine: its memory, the order of writes, and its refusals.
 """
 
 import functools
@@ -41,7 +41,8 @@ def _train(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_shared_trains_to_the_same_bits_on_every_rank(world_size):
     """
-    All add up in the order of ranks. Of two numbers there is one order only: then DDP's bits, too.
+    All ranks add in the order of ranks, so they have equal bits. The sum of two numbers does not
+    depend on the order, so with two ranks the bits are also DDP's.
     """
     assert run_world(world_size, _train) == [(1, True)] * world_size
 
@@ -52,7 +53,7 @@ def _late_reader(rank, world_size):
 
     def late(number):
         if rank == 1:
-            time.sleep(0.05)  # widens the gap in which rank 0 could go on to the next step
+            time.sleep(0.05)  # gives rank 0 time to go on to the next step
         average(number)
 
     ours._average = late
@@ -70,7 +71,8 @@ def _late_reader(rank, world_size):
 
 def test_a_rank_that_reads_late_reads_this_steps_gradients():
     """
-    The fast rank is one step ahead, and must not write over what the slow one has not read.
+    A fast rank that is one step ahead does not overwrite gradients that a slow one has not yet
+    read.
     """
     assert run_world(2, _late_reader) == [[True] * 3] * 2
 
@@ -94,7 +96,8 @@ def _messages(rank, world_size):
 
 def test_shared_sends_one_number_a_bucket_while_backward_goes_on():
     """
-    And one more, when all that is there has been read.
+    The replica sends one number a bucket during backward, and one more when all ranks have read the
+    memory.
     """
     for num_buckets, events in run_world(2, _messages):
         assert [event for event in events if event != "ready"] == [1] * (num_buckets + 1)
@@ -106,7 +109,7 @@ def _held(rank, world_size):
         maps = Path("/proc/self/maps").read_text().count("ddp-lessons-gradients")
         return maps, len(os.listdir("/proc/self/fd"))
 
-    SharedMemoryReplica(mlp())  # what torch opens by itself at a first time
+    SharedMemoryReplica(mlp())  # torch opens some files the first time
     gc.collect()
     before = seen()
     ours = SharedMemoryReplica(mlp())
@@ -120,7 +123,8 @@ def _held(rank, world_size):
 
 def test_shared_memory_is_gone_with_the_replica():
     """
-    There is no name and no open file, so nothing is left of a rank that was killed either.
+    The memory has no name and no open file, so it is gone with the replica, also if a rank is
+    killed.
     """
     for before, during, after in run_world(2, _held):
         assert before[0] == after[0] == 0
@@ -133,7 +137,7 @@ def _out_of_reach(rank, world_size, fault):
         if fault == "other system":
             del os.memfd_create
         elif fault == "other machine":
-            os.getpid = lambda: 2**22 + 1  # above what Linux gives
+            os.getpid = lambda: 2**22 + 1  # above what Linux assigns
     try:
         share_memory(8, group=None)
     except BadInput as error:
@@ -143,7 +147,8 @@ def _out_of_reach(rank, world_size, fault):
 @pytest.mark.parametrize("fault", ["other system", "other machine"])
 def test_ranks_that_share_no_memory_are_told_so_on_every_rank(fault):
     """
-    The others could read what they need, and would wait for the one that cannot.
+    If ranks cannot share memory, all ranks raise. Otherwise those that can read would wait for the
+    one that cannot.
     """
     message = (
         "No common memory: all ranks must be on one machine, which runs Linux (rank 0 of 2 cannot "
@@ -154,7 +159,8 @@ def test_ranks_that_share_no_memory_are_told_so_on_every_rank(fault):
 
 def test_a_file_of_somebody_else_is_not_taken_for_a_piece():
     """
-    On another machine there may be a process of that number, with a file of that number.
+    A process on another machine may have this number, and a file of this number. The token shows
+    that it is not the right file.
     """
     with tempfile.TemporaryFile(buffering=0) as file:
         file.write(b"somebody else's")
@@ -174,7 +180,7 @@ def _write(rank, world_size):
 
 def test_each_rank_sees_what_the_others_write():
     """
-    One piece a rank, in the order of ranks.
+    Each rank has one piece of memory, in the order of ranks, and all ranks can read all pieces.
     """
     expected = [[rank + 1] * 5 for rank in range(3)]
     assert run_world(3, _write) == [expected] * 3
@@ -182,7 +188,8 @@ def test_each_rank_sees_what_the_others_write():
 
 def test_gradients_on_a_device_are_refused():
     """
-    What a GPU computes is not in this memory, and its own transport shares memory anyway.
+    Gradients on a GPU are not in this memory, so they are refused. A GPU's own transport shares
+    memory anyway.
     """
     there = torch.empty(2, device="meta")
     assert _device_fault(SimpleNamespace(names=["bias"], trained=[torch.empty(2)])) is None

@@ -1,5 +1,5 @@
 """
-Parameters that some ranks do not use, in other orders, and backwards that are not the last.
+Parameters that some ranks do not use, gradients in other orders, and backwards inside a backward.
 """
 
 import pytest
@@ -17,7 +17,7 @@ from ddp_lessons.replicas import OverlappedReplica
 
 def _orders(rank, world_size):
     """
-    Ranks use layers in other orders; layer 0 is used by rank 0 alone, layer 2 never if 2 is out.
+    Return this rank's order of layers: only rank 0 uses layer 0, and no rank uses layer 2.
     """
     return (0, 1) if rank == 0 else (1,)
 
@@ -45,9 +45,10 @@ def _uses_branches(rank, world_size, find_unused):
 @pytest.mark.parametrize("find_unused", [True, False])
 def test_replicas_with_unused_parameters_do_not_hang(world_size, find_unused):
     """
-    What one rank leaves out counts as zero; what all leave out is None if asked for, else zero.
+    A gradient that one rank lacks counts as zero. One that all ranks lack is None with
+    `find_unused_parameters`, and zero without.
 
-    DDP with find_unused_parameters is the reference.
+        DDP with `find_unused_parameters` is the reference.
     """
     for seen in run_world(world_size, _uses_branches, find_unused):
         assert seen
@@ -74,7 +75,8 @@ def _left_alone(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_find_unused_parameters_leaves_old_gradients_alone(world_size):
     """
-    What no rank used keeps its gradient bit for bit: a third of it, three times, would not be it.
+    A parameter that no rank used keeps its gradient bit for bit. An average of three equal
+    gradients might round to other bits.
     """
     assert run_world(world_size, _left_alone) == [[(True, False)] * (len(KINDS) + 1)] * world_size
 
@@ -94,7 +96,8 @@ def _ready_in_other_orders(rank, world_size):
 
 def test_overlapped_sends_buckets_in_one_order_on_all_ranks():
     """
-    Messages match by order: sent as they become ready, one rank's bucket 0 would meet bucket 2.
+    Messages match by order. If buckets were sent as they become ready, bucket 0 of one rank would
+    meet bucket 2 of another.
     """
     assert run_world(2, _ready_in_other_orders) == [(3, True)] * 2
 
@@ -114,14 +117,15 @@ def _no_backward(rank, world_size):
 
 def test_wait_for_gradients_stands_in_for_a_backward():
     """
-    A rank without a loss in a step must still take part, or the others wait for ever.
+    A rank without a loss in a step must still send, because the others would wait for ever.
     """
     assert run_world(2, _no_backward) == [[3.0] * len(KINDS)] * 2
 
 
 class Checkpointed(nn.Module):
     """
-    Runs its layers under activation checkpoints, so that backward runs backwards within it.
+    A model that runs its layers under activation checkpoints, so that backward runs inner
+    backwards.
     """
 
     def __init__(self, layers, use_reentrant):
@@ -154,9 +158,10 @@ def _checkpoints(rank, world_size):
 
 def test_replicas_wait_for_the_outer_backward():
     """
-    A reentrant checkpoint runs a backward of its own; at its end most gradients are missing.
+    A reentrant checkpoint runs an inner backward, at whose end most gradients are missing. The
+    replica waits for the outer one.
 
-    Two ranks, so that the layout of messages cannot change a sum.
+        The test has two ranks, so that the layout of messages cannot change a sum.
     """
     for rank, (answers, refused) in enumerate(run_world(2, _checkpoints)):
         assert answers == [True] * 2 * len(KINDS)
@@ -168,7 +173,8 @@ def test_replicas_wait_for_the_outer_backward():
 
 class Aside(nn.Module):
     """
-    Keeps its loss to itself: backward does not start from what forward returns, a parameter.
+    A model that stores its loss: backward does not start from the value that forward returns, which
+    is a parameter.
     """
 
     def __init__(self):
@@ -193,6 +199,6 @@ def _loss_aside(rank, world_size):
 
 def test_replicas_follow_a_loss_that_forward_does_not_return():
     """
-    The first gradient then tells that backward has begun.
+    If forward does not return the loss, the first gradient shows that backward has begun.
     """
     assert run_world(2, _loss_aside) == [[6.0] * len(KINDS)] * 2

@@ -1,5 +1,5 @@
 """
-Averages against one process in float64 on the whole batch, and averages that are wrong.
+Averages compared with one process in float64 on the whole batch, and wrong averages.
 """
 
 import pytest
@@ -27,8 +27,9 @@ def _unequal_shards(rank, world_size, num_samples):
         one(sample).square().mean().backward()
         for size, parameter in zip(sizes, one.parameters(), strict=True):
             size += parameter.grad.abs() / len(whole)
-    # Roundings on the longest path: forward and backward through sums of 7, 16, 31 and 3 terms,
-    # the batch, the ranks, and some ten elementwise steps; each relative to what is added up.
+    # The roundings on the longest path are forward and backward through sums of 7, 16, 31 and 3
+    # terms, the batch, the ranks, and some ten elementwise steps. Each is relative to the terms of
+    # its sum.
     num_roundings = 2 * (7 + 16 + 31 + 3) + len(whole) + world_size + 10
     largest = max(size.max().item() for size in sizes)
     bound = num_roundings * torch.finfo(torch.float64).eps * largest
@@ -53,10 +54,10 @@ def _distance(left, right):
 )
 def test_replicas_equal_one_process_on_the_whole_batch(num_samples):
     """
-    Weighted by samples, unequal shards give the whole batch's gradient to the last bits.
+    Weighted by samples, unequal shards give the whole batch's gradient within rounding.
 
-    The plain mean of means is right for equal shards alone; a shard without samples even makes it
-    no number at all.
+        The plain mean of means is right only for equal shards; a shard without samples makes it
+        nan.
     """
     for errors, plain in run_world(len(num_samples), _unequal_shards, num_samples):
         assert max(errors) <= 1
@@ -81,7 +82,8 @@ def _weights_hold_once(rank, world_size):
 
 def test_weigh_by_holds_for_one_backward():
     """
-    A weight that stayed would be wrong as soon as the shards are equal again.
+    A weight holds for one backward: a weight that stayed would be wrong once the shards are equal
+    again.
     """
     assert run_world(2, _weights_hold_once) == [[4 * 0.75 + 8 * 0.25, 6.0]] * 2
 
@@ -141,7 +143,8 @@ def _wrong_and_right(rank, world_size):
 
 def test_wrong_averages_are_wrong_where_replicas_are_right():
     """
-    C12 and pitfalls: a hook's argument is the parameter; a tensor's hook sees one micro-batch; SUM.
+    Pitfalls are wrong where replicas are right (claim C12): a hook's argument is the parameter, a
+    tensor's hook sees one micro-batch, and SUM is not divided.
     """
     seen = run_world(2, _wrong_and_right)
     for wrong, right in seen:
@@ -163,7 +166,7 @@ def _backward_alone(rank, world_size):
 
 def test_backward_alone_averages_nothing():
     """
-    C10: without a replica's hooks every rank keeps its own gradient.
+    Without a replica's hooks every rank keeps its own gradient (claim C10).
     """
     assert run_world(2, _backward_alone) == [4.0, 8.0]
 
@@ -179,7 +182,7 @@ def _bad_weights(rank, world_size, counts):
 @pytest.mark.parametrize(("counts", "got"), [((0, 0), "0, rank 0"), ((3, -1), "-1, rank 1")])
 def test_weigh_by_refuses_what_is_no_weight(counts, got):
     """
-    No sample at all would divide by zero.
+    If no rank has a sample, the weights would be divided by zero.
     """
     message = (
         "Bad weights: every rank must give 0 samples or more, and one of them at least 1 "

@@ -1,5 +1,5 @@
 """
-Both rings against torch's own collectives, float64, and the fewest bytes there can be.
+Both rings compared with torch's collectives, with float64, and with the fewest possible bytes.
 """
 
 import pytest
@@ -19,10 +19,10 @@ LENGTHS = [0, 1, 3, 7, 301]
 
 def _small_segments():
     """
-    Make this process cut at 64 bytes and never take the ways of short tensors.
+    Set this process to segments of 64 bytes, and turn off the shortcuts for short tensors.
 
-    Otherwise a test of the pipeline would need hundreds of MiB. Ranks are processes of their own,
-    so nothing has to be put back.
+        With the real settings a test of the pipeline would need hundreds of MiB. Each rank is its
+        own process, so nothing has to be restored.
     """
     segments.SEGMENT_BYTES = 64
     segments.SHORT_BYTES = segments.PAIR_BYTES = -1
@@ -60,8 +60,8 @@ def _compare_with_torch(rank, w, small):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_rings_are_torchs_collectives(world_size, small):
     """
-    Of small whole numbers every order of additions has one result, so torch's bits must come out:
-    at lengths that the ranks do not divide, shorter than the ring, and empty.
+    For small whole numbers the sum does not depend on the order of additions, so the bits equal
+    torch's. Some lengths are not divisible by the ranks, shorter than the ring, or 0.
     """
     assert run_world(world_size, _compare_with_torch, small) == [[]] * world_size
 
@@ -73,7 +73,7 @@ def _compare_halves_with_torch(rank, w):
 
 def test_two_ranks_that_add_up_in_halves_do_as_torch():
     """
-    Both halves are added, in room that the calls before have left as it was.
+    Both halves are added, in spare memory that may hold numbers of earlier calls.
     """
     assert run_world(2, _compare_halves_with_torch) == [[], []]
 
@@ -95,14 +95,14 @@ def _sum_floats(rank, w, dtype):
 @pytest.mark.parametrize("world_size", [3, 4])
 def test_ring_sum_is_one_process_in_float64(world_size, dtype):
     """
-    Each of w - 1 additions rounds once, by at most half an eps of a partial sum; all ranks hold the
-    same bits; and both rings add in one order, so they have the same bits too.
+    Each of w - 1 additions rounds once, by at most half an eps of a partial sum. All ranks hold the
+    same bits, and so do both rings, because they add in the same order.
     """
     answers = run_world(world_size, _sum_floats, dtype)
     inputs = torch.tensor([mine for mine, _ in answers], dtype=torch.float64)  # (w, n)
     unit, num_roundings = torch.finfo(dtype).eps / 2, world_size - 1
     relative = num_roundings * unit / (1 - num_roundings * unit)
-    # Below the normal numbers a rounding is half of the smallest step; float64 itself rounds too.
+    # Below the normal numbers a rounding is half of the smallest step. float64 rounds, too.
     bound = (relative + world_size * 2**-53) * inputs.abs().sum(0)
     bound += num_roundings * torch.finfo(dtype).smallest_normal * unit
     results = [total for _, totals in answers for total in totals]
@@ -124,7 +124,7 @@ def _large(rank, w, length):
     )
     pipelined.reduce_scatter(part, row)
     assert torch.equal(part, row[rank] * w)
-    assert torch.equal(torch.cat(row), pattern[: length // w * w])  # inputs are left alone
+    assert torch.equal(torch.cat(row), pattern[: length // w * w])  # the inputs do not change
     parts = [torch.empty_like(part) for _ in range(w)]
     pipelined.all_gather(parts, row[rank])
     assert torch.equal(torch.cat(parts), torch.cat(row))
@@ -133,14 +133,15 @@ def _large(rank, w, length):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_rings_do_not_deadlock_on_large_messages(world_size):
     """
-    20 MiB a rank is more than sockets hold and several segments a chunk, at the real settings.
+    20 MiB a rank are more than sockets buffer and several segments a chunk, at the real settings.
+    No ring deadlocks.
     """
     run_world(world_size, _large, 5 * (1 << 20) + 5)
 
 
 def _blocking_ring(rank, w, length):
     """
-    Pitfall: a blocking send before the receive, on every rank.
+    Run a ring with a pitfall: every rank makes a blocking send before its receive.
     """
     chunks = torch.zeros(length).tensor_split(w)
     arrived = torch.empty(max(len(chunk) for chunk in chunks))
@@ -153,7 +154,7 @@ def _blocking_ring(rank, w, length):
 
 def test_ring_of_blocking_sends_never_ends():
     """
-    12 MiB stop the ring that sends first and receives then: every rank waits.
+    With 12 MiB a ring that sends first and then receives hangs: every rank waits.
     """
     with pytest.raises(RankFailed, match=r"ranks \[0, 1\] of 2 were not done in time"):
         run_world(2, _blocking_ring, 3 * (1 << 20) + 5, timeout_s=2.0)
@@ -161,7 +162,7 @@ def test_ring_of_blocking_sends_never_ends():
 
 def _pass_everything(tensor, rank, w):
     """
-    Pitfall: pass the whole tensor round w - 1 times and add.
+    Sum with a pitfall: pass the whole tensor to the next rank w - 1 times, and add.
     """
     peers, leaving = Peers(), tensor.clone()
     for _ in range(w - 1):
@@ -190,8 +191,8 @@ def _count_all_reduce(rank, w, length):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_ring_all_reduce_sends_the_fewest_bytes(world_size):
     """
-    2 (w - 1) / w of the tensor a rank, in 2 (w - 1) messages. Whoever passes the whole tensor round
-    gets the same sum, and w / 2 times the bytes.
+    A rank sends 2 (w - 1) / w of the tensor, in 2 (w - 1) messages. Passing the whole tensor gives
+    the same sum with w / 2 times the bytes.
     """
     w, length = world_size, 12 * 100
     num_bytes = 4 * length
@@ -220,7 +221,7 @@ def _count_halves(rank, w, length):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_ring_halves_send_one_part_a_step(world_size):
     """
-    Reduce-scatter and all-gather each take half of the all-reduce's messages.
+    Reduce-scatter and all-gather each have half of the all-reduce's messages.
     """
     w, length = world_size, 50
     for counts in run_world(w, _count_halves, length):
@@ -240,14 +241,15 @@ def _count_uneven(rank, w, length):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_segments_move_the_bytes_of_the_textbook(world_size):
     """
-    A segment is a chunk's part and nothing more, also where neither ranks nor segments divide.
+    Segments move only the bytes of their chunk, also where neither the ranks nor the segments
+    divide.
     """
     w, length = world_size, 1003
     lengths = [len(chunk) for chunk in torch.zeros(length).tensor_split(w)]
     num_segments = -(-4 * lengths[0] // 64)
     num_messages = 2 * (w - 1) * num_segments
     for rank, (plain, cut) in enumerate(run_world(w, _count_uneven, length)):
-        # A rank sends every chunk twice, but for its own and the one after: once each.
+        # A rank sends each chunk twice, but its own and the next one only once.
         num_bytes = 4 * (2 * length - lengths[rank] - lengths[(rank + 1) % w])
         assert plain == (2 * (w - 1), num_bytes)
         assert cut == (num_messages, num_bytes)
@@ -261,7 +263,8 @@ def _count_short(rank, w, num_bytes):
 
 def test_short_tensors_go_by_a_tree():
     """
-    1 KiB is all latency: 6 messages in all in place of 6 of each rank, and the ring from there on.
+    For 1 KiB latency dominates, so the tree is used: 6 messages in all instead of 6 for each rank.
+    Longer tensors take the ring.
     """
     short_bytes = segments.SHORT_BYTES * 4
     assert run_world(4, _count_short, 1024) == [2, 2, 1, 1]
@@ -271,7 +274,7 @@ def test_short_tensors_go_by_a_tree():
 
 def test_room_is_kept_and_lent_again():
     """
-    Never to two at once, and of any dtype.
+    Spare memory is reused for any dtype, but never for two calls at once.
     """
     spare = SpareRoom(64, most=1)
     like = torch.ones(2, dtype=torch.float64)
@@ -289,8 +292,9 @@ def test_room_is_kept_and_lent_again():
 
 def test_two_ranks_take_the_tree_for_longer():
     """
-    Two messages in all, and three from where one half is added while the other arrives. Of more
-    than a chunk of one segment, each adds half and sends it back.
+    For two ranks the tree has two messages in all. Above a limit one half is added while the other
+    arrives, with three messages. For chunks of more than one segment each rank adds one half and
+    sends it back.
     """
     assert run_world(2, _count_short, segments.WHOLE_BYTES) == [1, 1]
     assert run_world(2, _count_short, segments.WHOLE_BYTES + 1) == [1, 2]
@@ -317,7 +321,7 @@ def _note_order(rank, w):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_every_rank_is_ready_to_receive_before_it_sends(world_size):
     """
-    Gloo sends nothing before the other side has said that it is ready.
+    Receives are posted before sends, since Gloo sends nothing before the other side is ready.
     """
     for order in run_world(world_size, _note_order):
         first_send = order.index("isend")
@@ -347,7 +351,8 @@ def _in_a_subgroup(rank, w):
 
 def test_rings_in_a_subgroup_write_through_any_strides():
     """
-    The neighbours are those in the group, and the result is in the caller's own memory.
+    In a subgroup the neighbours are those of the group, and results are written to the caller's own
+    memory.
     """
     assert run_world(4, _in_a_subgroup) == [None, [[1.0, 3.0]] * 2, None, [[1.0, 3.0]] * 2]
 
@@ -363,7 +368,8 @@ def _chunks_alone(rank, w):
 
 def test_reduce_scatter_chunks_finishes_chunk_r_on_rank_r():
     """
-    The lesson steps through the halves by themselves, and the second begins where the first ends.
+    The lesson runs the two halves separately: reduce-scatter finishes chunk r on rank r, where
+    all-gather begins.
     """
     expected = [30.0 + 3 * i for i in range(3)]
     for rank, (own, everything) in enumerate(run_world(3, _chunks_alone)):
@@ -374,7 +380,7 @@ def test_reduce_scatter_chunks_finishes_chunk_r_on_rank_r():
 @pytest.mark.gpu
 def test_ring_on_a_gpu_through_gloo():
     """
-    Gloo sends from the CPU only, so a GPU's numbers must go there and back by themselves.
+    Gloo sends only from the CPU, so a GPU's numbers are copied there and back automatically.
     """
     assert run_world(2, _on_gpu) == [[3.0, 3.0]] * 2
 

@@ -1,5 +1,5 @@
 """
-What lesson 03 looks at from outside: chunks at each step, seconds of a message, bytes over TCP.
+Measurements of lesson 03: chunks at each step, seconds of a message, bytes over TCP.
 """
 
 import socket
@@ -27,7 +27,8 @@ def _watch(rank, w):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_steps_seen_on_ranks_are_those_of_the_schedule(world_size):
     """
-    The picture of the lesson is drawn from what ranks held, and must be the ring of the papers.
+    The lesson's picture is drawn from what the ranks held at each step, and shows the ring of the
+    papers.
     """
     seen, sources = zip(*run_world(world_size, _watch), strict=True)
     holdings, moves = steps_from_digits(seen, sources)
@@ -53,7 +54,8 @@ def _time(rank, w):
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_one_way_takes_half_of_the_fastest_way_there_and_back(world_size):
     """
-    Ranks beyond the first two call it too, as a cell runs everywhere.
+    A message takes half of the fastest round trip. Ranks other than the first two also make the
+    call, because a cell runs on all ranks.
     """
     for measured_s, by_the_ticks_s in run_world(world_size, _time):
         assert all(seconds > 0 for seconds in measured_s)
@@ -64,20 +66,20 @@ def _receive(rank, w):
     large, before = torch.zeros(1_000_000), tcp_bytes_received()
     textbook.all_reduce(large)
     share = (tcp_bytes_received() - before) / large.nbytes
-    dist.barrier()  # a rank that leaves closes the connection in which its bytes were counted
+    dist.barrier()  # a rank that leaves closes the connection whose bytes are counted
     return share
 
 
 def test_bytes_over_tcp_are_those_of_the_ring():
     """
-    What the system counts is the judge of what torch's own all-reduce does.
+    The bytes of torch's own all-reduce, which the operating system counts, are those of a ring.
     """
     assert run_world(4, _receive) == pytest.approx([1.5] * 4, abs=0.01)
 
 
 def test_bytes_over_tcp_leave_other_sockets_out():
     """
-    A kernel has sockets of many kinds open.
+    Only TCP connections are counted, although a kernel has sockets of many kinds.
     """
     before = tcp_bytes_received()
     one, other = socket.socketpair()
@@ -94,7 +96,7 @@ def test_bytes_over_tcp_leave_other_sockets_out():
 
 def test_bytes_over_tcp_refuse_a_system_that_does_not_tell():
     """
-    A wrong number would be worse than none.
+    A system without these counters is refused, because a wrong number would be worse than none.
     """
     assert sys.platform in ("linux", "darwin")
     with pytest.raises(BadInput, match=r"Nobody counts.*win32"):

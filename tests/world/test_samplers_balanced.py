@@ -1,5 +1,5 @@
 """
-Fast ranks get more samples, all ranks equally many steps, and every sample comes once.
+Fast ranks get more samples, all ranks have equally many steps, and every sample occurs once.
 """
 
 from collections import Counter
@@ -26,7 +26,8 @@ from ddp_lessons.samplers import (
 @example(10, [1.0, 1.0, 1.0])
 def test_balanced_shares_are_the_proportions_rounded(num_samples, speeds):
     """
-    Largest remainder: every share within one of its exact part, all samples given out.
+    Shares are rounded by largest remainder: every share is within one of its exact value, and all
+    samples are distributed.
     """
     shares = balanced_shares(num_samples, speeds)
     total = sum(Fraction(s) for s in speeds)
@@ -37,7 +38,7 @@ def test_balanced_shares_are_the_proportions_rounded(num_samples, speeds):
 
 def test_balanced_shares_give_ties_to_the_lower_rank():
     """
-    Any fixed rule will do; without one, ranks might disagree.
+    The lower rank gets a tie. Any fixed rule would do, but without a rule ranks might disagree.
     """
     assert balanced_shares(10, [1, 1, 1]) == [4, 3, 3]
     assert balanced_shares(10, [3, 1]) == [8, 2]
@@ -46,7 +47,8 @@ def test_balanced_shares_give_ties_to_the_lower_rank():
 @pytest.mark.parametrize("speeds", [[], [1.0, 0.0], [1.0, float("nan")], [float("inf"), 1.0]])
 def test_balanced_shares_refuse_what_is_no_speed(speeds):
     """
-    A rank that measured nothing must not get everything, or an endless share.
+    Speeds that are missing, zero, infinite or nan are refused: a rank that measured nothing must
+    not get all samples.
     """
     with pytest.raises(BadInput, match=r"^Bad speeds"):
         balanced_shares(10, speeds)
@@ -75,12 +77,14 @@ def balanced_world(num_samples, batch_size_global, speeds, **options):
 )
 def test_balanced_batches_hold_every_sample_once(num_samples, batch_size, speeds, epoch):
     """
-    Equally many steps on all ranks, none empty, each sample once: what DDP needs, and no more.
+    All ranks have equally many steps, no batch is empty, and each sample occurs once. DDP needs
+    exactly this.
     """
     try:
         samplers = balanced_world(num_samples, batch_size, speeds)
     except BadInput:
-        # A rank with under one sample a step: its exact share is below the number of steps.
+        # The refusal is right if a rank has less than one sample a step: its exact share is below
+        # the number of steps.
         num_steps = -(-num_samples // batch_size)
         assert min(balanced_shares(num_samples, speeds)) < num_steps
         return
@@ -98,9 +102,10 @@ def test_balanced_batches_hold_every_sample_once(num_samples, batch_size, speeds
 
 def test_balanced_batches_equalise_the_time_of_a_step():
     """
-    A rank three times as slow sets the pace of equal shards; with shares by speed it does not.
+    A rank three times as slow slows down equal shards, but not shares by speed.
 
-    A learning rate does not enter: the step takes as long as before (C08).
+        The learning rate does not enter, since it does not change the duration of a step (claim
+        C08).
     """
     speeds = [300.0, 100.0]  # samples per second
     samplers = balanced_world(400, 40, speeds)
@@ -112,7 +117,7 @@ def test_balanced_batches_equalise_the_time_of_a_step():
 
 def test_balanced_sampler_shares_anew_between_epochs():
     """
-    Speeds change; a refused change leaves the shares alone.
+    Speeds change, so shares can be set between epochs. A refused change leaves them as they are.
     """
     sampler = balanced_world(100, 20, [1, 1])[0]
     assert sampler.shares == [50, 50]
@@ -137,7 +142,8 @@ def _balance(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_ranks_agree_on_shares_from_what_each_measured(world_size):
     """
-    Every rank knows its own speed only; shares computed from that would overlap.
+    Every rank knows only its own speed, so speeds are gathered. Shares computed from local speeds
+    would overlap.
     """
     results = run_world(world_size, _balance)
     assert all(result[:2] == results[0][:2] for result in results)

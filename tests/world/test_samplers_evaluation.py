@@ -1,5 +1,5 @@
 """
-Every sample is counted once, on any number of ranks.
+Evaluation counts every sample once, on any number of ranks.
 """
 
 import pytest
@@ -34,7 +34,8 @@ def _accuracies(rank, world_size, num_samples):
 )
 def test_exact_accuracy_counts_every_sample_once(world_size, num_samples):
     """
-    Padding biases the accuracy wherever the shards do not come out even; a rank may have none.
+    Padding biases the accuracy if shards are unequal. Exact shards do not, also if a rank has no
+    samples.
     """
     results = run_world(world_size, _accuracies, num_samples)
     seen = sorted(index for exact, _, _ in results for index in exact)
@@ -47,7 +48,7 @@ def test_exact_accuracy_counts_every_sample_once(world_size, num_samples):
 
 def test_exact_sampler_has_a_length():
     """
-    A DataLoader asks for it.
+    The sampler has a length, which a DataLoader needs.
     """
     samplers = [ExactSampler(range(7), rank=rank, world_size=3) for rank in range(3)]
     assert [len(sampler) for sampler in samplers] == [3, 2, 2]
@@ -71,7 +72,8 @@ def _large_counts(rank, world_size):
 
 def test_sum_counts_is_exact_where_float32_is_not():
     """
-    float32 has no 2**24 + 1. And what is no count is refused before anything is sent.
+    Counts are exact where float32 has no 2**24 + 1. A value that is no count is refused before any
+    message.
     """
     for counts, as_float, flaws in run_world(2, _large_counts):
         assert counts == [2**24 + 1, 1]
@@ -81,7 +83,7 @@ def test_sum_counts_is_exact_where_float32_is_not():
 
 def test_a_group_of_one_counts_and_shares_as_one_process(lone_group):
     """
-    A script that was written for many ranks runs on one.
+    A script that was written for many ranks also runs on one.
     """
     _large_counts(0, 1)
     sampler = ExactSampler(range(5))

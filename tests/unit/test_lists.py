@@ -1,0 +1,88 @@
+"""
+Lists that cannot be derived from the folders: each must agree with them.
+"""
+
+import re
+import tomllib
+
+import pytest
+from lessons import STEMS
+from paths import ROOT
+
+PACKAGE = ROOT / "ddp_lessons"
+RUNS_LESSONS = {"private", "jobs", "progress", "ranks", "checks", "course"}
+"""
+Packages that run the lessons. All others are the textbook, each line of which a test reaches.
+"""
+NUMBERS = ("sixteen", "seventeen", "eighteen", "nineteen", "twenty")
+MODULE = re.compile(r"`((?:ddp_lessons[./])?(?:\w+[./])+\w+\.py)`")
+DOTTED = re.compile(r"`((?:ddp_lessons|checks|kit|private)\.[a-z_.]+[a-z_])`")
+
+
+def test_coverage_counts_each_package_of_the_textbook():
+    """
+    A new package whose lines nobody counts would have untested lines, in silence.
+    """
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["coverage"]["report"]
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} - RUNS_LESSONS
+    expected = sorted(f"ddp_lessons/{name}/*" for name in packages)
+    assert sorted(config["include"]) == expected, "edit include of [tool.coverage.report]"
+    for name in config["omit"]:
+        assert (ROOT / name).is_file(), f"omit of [tool.coverage.report] names {name}"
+
+
+@pytest.mark.parametrize("name", ["README.md", "exercises/README.md", "CHANGELOG.md"])
+def test_texts_count_the_tasks_that_there_are(name):
+    """
+    "66 tasks in all" is read by somebody who plans a workshop.
+    """
+    headings = [
+        heading
+        for path in (ROOT / "exercises" / "py").glob("*.py")
+        for heading in re.findall(r"^# ## \d\d\.\d+ ", path.read_text(), re.MULTILINE)
+    ]
+    text = (ROOT / name).read_text()
+    assert set(re.findall(r"(\d+) tasks\b", text)) == {str(len(headings))}, f"edit {name}"
+    for word in re.findall(rf"\b({'|'.join(NUMBERS)}) (?:notebooks|lessons)", text):
+        assert NUMBERS.index(word) + 16 == len(STEMS), f"edit {name}"
+
+
+def texts():
+    """
+    Return the files in which maintainers read of modules: the code, and the pages for them.
+    """
+    folders = ("ddp_lessons", "tests", "benchmarks", "scripts", "docs")
+    pages = (ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"))
+    return [*(path for folder in folders for path in (ROOT / folder).rglob("*.py")), *pages]
+
+
+def is_there(name):
+    """
+    Return whether a path or a dotted name leads to a module, or to a name in one.
+    """
+    parts = name.removesuffix(".py").replace("/", ".").split(".")
+    if parts[0] == "kit":
+        parts = ["checks", *parts]
+    for base in (PACKAGE, PACKAGE / "ranks", PACKAGE / "checks", ROOT, *_folders_of_tests()):
+        path = base.joinpath(*parts[parts[0] == "ddp_lessons" :])
+        if path.with_suffix(".py").is_file() or path.is_dir():
+            return True
+        for module in (path.parent.with_suffix(".py"), path.parent / "__init__.py"):
+            if module.is_file() and re.search(rf"\b{parts[-1]}\b", module.read_text()):
+                return not name.endswith(".py")
+    return False
+
+
+def _folders_of_tests():
+    return [ROOT / "tests", ROOT / "tests" / "answers" / "wrong_answers", ROOT / "docs" / "site"]
+
+
+@pytest.mark.parametrize("path", texts(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_that_texts_name_are_there(path):
+    """
+    A docstring that names a module that has moved sends its reader into nothing.
+    """
+    text = path.read_text()
+    text = text.replace("profile_default/", "")  # a file of IPython's
+    named = {*MODULE.findall(text), *DOTTED.findall(text)}
+    assert [name for name in sorted(named) if not is_there(name)] == []
