@@ -1,6 +1,6 @@
 """
-The bank of answers that checks are proven by: wrong ones, each with the hint that it must get, and
-right ones that nobody would expect.
+The bank: answers that prove the checks. Each wrong answer has the hint that it must get; some right
+answers are unusual.
 
     python tests/answers/bank.py          print it: task, answer, hint
     python tests/answers/bank.py 03       of one exercise
@@ -16,14 +16,14 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Answer:
     """
-    Hold one answer to a task.
+    An answer to a task.
 
-    Args:
-        task: The task's number, such as "02.1".
-        name: What it does, in a few words.
-        mistake: The mistake that its check must name; None: it is right.
-        source: The cell that defines it, without its first line `%%px`.
-        or_mistake: Another one that it makes too, if chance decides which shows first.
+        Args:
+            task: The task's number, such as "02.1".
+            name: The mistake or the approach, in a few words.
+            mistake: The mistake that its check must name, or None if the answer is right.
+            source: The cell that defines it, without its first line `%%px`.
+            or_mistake: Another mistake of this answer, if chance decides which shows first.
     """
 
     task: str
@@ -35,7 +35,7 @@ class Answer:
 
 def changed(source, *pairs):
     """
-    Return a source with each old text of the pairs (old, new), which must stand in it, put anew.
+    Return a source in which each old text of the pairs (old, new), which must occur, is replaced.
     """
     for old, new in pairs:
         assert old in source, f"{old!r} does not stand in this source"
@@ -45,10 +45,11 @@ def changed(source, *pairs):
 
 def changing(sources):
     """
-    Return a function (task, name, mistake, *pairs) that makes an Answer of a task's changed source.
+    Return a function (task, name, mistake, *pairs) that makes an Answer from a task's source with
+    changes.
 
-    Args:
-        sources: Number of a task -> a source of a right answer to it.
+        Args:
+            sources: Number of a task -> the source of a right answer to it.
     """
     return lambda task, name, mistake, *pairs: Answer(
         task, name, mistake, changed(sources[task], *pairs)
@@ -92,6 +93,6 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    # Modules of the bank import this file by its name, so that there is one class Answer.
+    # Modules of the bank import this file by its name, so that there is only one class Answer.
     sys.path.insert(0, str(Path(__file__).parent))
     importlib.import_module("bank").main(sys.argv[1:])

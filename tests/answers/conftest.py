@@ -1,5 +1,5 @@
 """
-Ranks for the answers of a lesson, and cases that are drawn from the test's name.
+Ranks for the answers of a lesson, and cases that depend on the test's name.
 """
 
 import secrets
@@ -9,14 +9,14 @@ from draws import drawn_from
 
 from ddp_lessons import start_ranks, stop_ranks
 
-# No task is imported here: pytest's first process, which hands out the tests, needs none of them.
+# No task is imported here: pytest's first process, which distributes the tests, needs no task.
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """
-    Four ranks for all answers that a worker tries in a row, and a folder for what is solved: what
-    one answer leaves behind, the next one has to bear.
+    Start four ranks for all answers that a worker tries in a row, and a folder for the learner's
+    state. An answer must not disturb the next one.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path_factory.mktemp("state")))

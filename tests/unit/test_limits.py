@@ -10,13 +10,14 @@ import pytest
 from ddp_lessons.course.doctor import machine
 from ddp_lessons.errors import BadInput
 from ddp_lessons.ranks.kernel.bootstrap import check_early, this_machine
+from ddp_lessons.ranks.messages.orders import TorchImported
 from ddp_lessons.ranks.system import resource_limits
 from ddp_lessons.ranks.system.placement import BYTES_PER_RANK
 from ddp_lessons.ranks.system.resource_limits import memory, memory_that_nobody_bounds, usable_cores
 
 MIB = 1 << 20
 GIB = 1 << 30
-FACTS = {"num_gpus": 0, "has_nccl": False}
+FACTS = TorchImported(num_gpus=0, has_nccl=False)
 
 
 @pytest.fixture

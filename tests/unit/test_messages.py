@@ -9,6 +9,7 @@ import pytest
 from fake_snapshots import at, call, finished
 
 from ddp_lessons.ranks.kernel.agent_client import snapshot_in, state_in
+from ddp_lessons.ranks.messages import orders
 from ddp_lessons.ranks.messages.snapshot import AgentState, FormingGroup, RankSnapshot
 
 
@@ -54,3 +55,55 @@ def test_a_snapshot_with_an_entry_that_nobody_knows_is_refused():
     reply["content"]["answer"]["mood"] = "good"
     with pytest.raises(TypeError, match="mood"):
         snapshot_in(reply)
+
+
+ORDERS = [
+    orders.StartController(["--ip=127.0.0.1"]),
+    orders.ImportTorch(),
+    orders.StartRank(2, {"RANK": "2"}, 1, "/run/engine.json", "/home/me/profile"),
+    orders.SignalRanks([0, 1], 9),
+    orders.CutSockets([1], [4000]),
+    orders.RemoveAtEnd(["/tmp/a"]),
+    orders.RunAtEnd([["scancel", "7"]]),
+    orders.EndAll(),
+    orders.ControllerStarted(7),
+    orders.ControllerDied(-9),
+    orders.TorchImported(2, True, "2.13.0"),
+    orders.RankStarted(1, 70),
+    orders.RankDied(1, 70, -11),
+    orders.OrderFailed("OSError: no memory"),
+    orders.SupervisorGone(),
+]
+
+
+@pytest.mark.parametrize("message", ORDERS, ids=lambda message: type(message).__name__)
+def test_orders_and_events_arrive_as_they_were_sent(message):
+    """
+    The supervisor's end and the kernel's end share these classes, and nothing else.
+    """
+    content = json.loads(json.dumps(orders.to_json(message)))
+    assert orders.from_json(content) == message
+
+
+def test_every_order_and_event_is_tried_here():
+    """
+    A new message that is not in the list above would be sent untried.
+    """
+    known = {*orders.Order.__args__, *orders.Event.__args__}
+    assert {type(message) for message in ORDERS} == known
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        ({"type": "Dance"}, KeyError),
+        ({"type": "SignalRanks", "ranks": [0]}, TypeError),
+        ({"type": "EndAll", "ranks": [0]}, TypeError),
+    ],
+)
+def test_a_message_that_is_none_is_refused(content, error):
+    """
+    The supervisor answers with OrderFailed then, and the start fails with a reason.
+    """
+    with pytest.raises(error):
+        orders.from_json(content)

@@ -204,9 +204,7 @@ def test_doctor_says_where_torch_listens(monkeypatch):
     loopback, told = probes.group_interfaces()
     assert (loopback[:2], told) == ("lo", "ib0")
     assert not probes.finds_told_interface()
-    monkeypatch.setenv(
-        "GLOO_SOCKET_IFNAME", f"ib0,{loopback}"
-    )  # Gloo takes the first that exists
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", f"ib0,{loopback}")  # Gloo takes the first there is
     assert probes.finds_told_interface()
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     assert probes.finds_told_interface()

@@ -1,5 +1,5 @@
 """
-What a line waits for inside C++, read from the frame of a thread that really waits.
+The object for which a line waits inside C++, read from the frame of a thread that really waits.
 """
 
 import ast
@@ -22,13 +22,13 @@ CELL_FILE = "/tmp/ipykernel_1/handles.py"
 
 def hold_awaited(source, free, expected, **names):
     """
-    Run a source in a thread, and hold that `pending_wait_at` says in the end what it must say.
+    Run a source in a thread, and assert that `pending_wait_at` gives the expected result.
 
-    Args:
-        source: It waits in its last line.
-        free: Called to end the wait.
-        expected: The PendingWait.
-        names: Its namespace.
+        Args:
+            source: A cell's source; its last line waits.
+            free: Called to end the wait.
+            expected: The PendingWait.
+            names: The namespace in which the source runs.
     """
     linecache.cache[CELL_FILE] = (len(source), None, source.splitlines(keepends=True), CELL_FILE)
     code = compile(source, CELL_FILE, "exec")
@@ -63,7 +63,8 @@ def hold_awaited(source, free, expected, **names):
 )
 def test_awaited_knows_a_store_and_its_limit(line, timeout_s):
     """
-    `get` blocks as `wait` does. A learner's own limit must be left to torch's own error.
+    `get` blocks as `wait` does, and the time limit is read, too: a learner's own limit must end in
+    torch's own error.
     """
 
     class Box:
@@ -79,7 +80,7 @@ def test_awaited_knows_a_store_and_its_limit(line, timeout_s):
 
 def test_awaited_reads_a_call_over_several_lines():
     """
-    The line that waits is not the line that names the method.
+    A call may take several lines: then the line that waits is not the line with the method's name.
     """
     store = dist.HashStore()
     source = "store.wait(\n    [\n        'k',\n    ],\n)\n"
@@ -103,7 +104,8 @@ def test_awaited_reads_a_call_over_several_lines():
 @pytest.mark.parametrize("line", ["queue.get()", "gate.acquire()", "gate.acquire(True, 9)"])
 def test_awaited_leaves_other_waits_alone(line):
     """
-    A queue's `get` is no store's: ranks that wait for their own threads are in no deadlock.
+    A queue's `get` and a lock's `acquire` are no waits for a store: ranks that wait for their own
+    threads are in no deadlock.
     """
     queue, gate = SimpleQueue(), threading.Lock()
     gate.acquire()
@@ -117,7 +119,8 @@ def test_awaited_leaves_other_waits_alone(line):
 
 def test_awaited_takes_an_unknown_wait_for_a_handle():
     """
-    What cannot be looked up without running code is judged by its words, as `make().wait()`.
+    An object that cannot be looked up without running code is judged by the method's name, as in
+    `make().wait()`.
     """
     gate = threading.Lock()
     gate.acquire()
@@ -131,7 +134,8 @@ def test_awaited_takes_an_unknown_wait_for_a_handle():
 @pytest.mark.parametrize("module", [ast, codeop])
 def test_no_tree_is_made_while_another_thread_makes_one(module, monkeypatch):
     """
-    Python up to 3.11.7 and 3.12.1 would end the other one by a SystemError about its depth.
+    While another thread makes a syntax tree, none is made: Python up to 3.11.7 and 3.12.1 would
+    raise a SystemError about its depth in that thread.
     """
     source = "def waits(look):\n    return look.now()\n"
     linecache.cache[CELL_FILE] = (len(source), None, source.splitlines(keepends=True), CELL_FILE)
@@ -142,11 +146,11 @@ def test_no_tree_is_made_while_another_thread_makes_one(module, monkeypatch):
 
     class Look:
         def now(self):
-            with contextlib.suppress(AttributeError):  # a tree that this test has kept from it
+            with contextlib.suppress(AttributeError):  # it got no tree from the patch below
                 pending_wait_at(sys._getframe(1))
             return len(trees)
 
-    with monkeypatch.context() as patch:  # pytest needs the real one to tell of a failure
+    with monkeypatch.context() as patch:  # pytest needs the real function to report a failure
         patch.setattr(ast, "parse", lambda *args, **options: trees.append(1))
         seen = [names["waits"](Look()), names["parse"](names["waits"], Look())]
     assert seen == [1, 1]

@@ -379,8 +379,8 @@ def test_streams_of_cells_are_kept_from_what_runs_between_cells(monkeypatch):
 @pytest.mark.parametrize("text", ["plain", "umlaut \u00fc", "name \udce9", "half \ud800"])
 def test_every_text_can_be_packed_and_unpacked(text):
     """
-    Every text can be packed and unpacked. One that could not be packed would never arrive, and one
-    that could not be unpacked would end the client's thread.
+    Every text can be packed and unpacked. A text that cannot be packed would never arrive, and one
+    that cannot be unpacked would end the client's thread.
     """
     known = text.encode("utf-8", "replace").decode()
     shown = unpack(pack({"text": text}))["text"]

@@ -45,7 +45,7 @@ def _uses_branches(rank, world_size, find_unused):
 @pytest.mark.parametrize("find_unused", [True, False])
 def test_replicas_with_unused_parameters_do_not_hang(world_size, find_unused):
     """
-    A gradient that one rank lacks counts as zero. One that all ranks lack is None with
+    A gradient that one rank lacks counts as zero. If all ranks lack it, it is None with
     `find_unused_parameters`, and zero without.
 
         DDP with `find_unused_parameters` is the reference.

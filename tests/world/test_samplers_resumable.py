@@ -1,5 +1,5 @@
 """
-An epoch that was broken off goes on with nothing twice and nothing lost.
+An interrupted epoch is resumed: no sample comes twice, and none is lost.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from ddp_lessons.samplers import (
 
 def world_of(world_size, num_samples, state=None, epoch=0, **options):
     """
-    Return the samplers of a whole world, resumed if a state is given.
+    Return the samplers of all ranks of a world, resumed if a state is given.
     """
     samplers = []
     for rank in range(world_size):
@@ -36,7 +36,8 @@ def world_of(world_size, num_samples, state=None, epoch=0, **options):
 @given(SIZES, WORLDS, st.integers(0, 12), st.booleans(), st.booleans(), st.integers(0, 3))
 def test_resumed_epoch_is_the_uninterrupted_one(size, world_size, cut, shuffle, drop, epoch):
     """
-    On the same world size, every rank goes on with exactly the sample that would have come next.
+    With the same world size, every rank continues with exactly the sample that would have come
+    next.
     """
     options = {"shuffle": shuffle, "drop_last": drop, "seed": 5}
     whole = [list(s) for s in world_of(world_size, size, epoch=epoch, **options)]
@@ -55,8 +56,8 @@ def test_resumed_epoch_is_the_uninterrupted_one(size, world_size, cut, shuffle, 
 @given(SIZES, st.lists(WORLDS, min_size=1, max_size=4), st.lists(st.integers(0, 6)), st.booleans())
 def test_resuming_on_other_world_sizes_repeats_and_loses_nothing(size, world_sizes, cuts, drop):
     """
-    However often the world changes: all that is not marked as padding is every sample once; only
-    `drop_last` leaves samples out, and fewer than there are ranks at the end.
+    However often the world size changes, every sample that is not marked as padding occurs exactly
+    once. Only `drop_last` leaves samples out: fewer than there are ranks, at the end.
     """
     seen, state = Counter(), None
     for turn, world_size in enumerate(world_sizes):
@@ -79,7 +80,8 @@ def test_resuming_on_other_world_sizes_repeats_and_loses_nothing(size, world_siz
 
 def test_an_ended_epoch_has_nothing_left_and_the_next_is_whole():
     """
-    Saving after an epoch and resuming at its number must not run it twice.
+    A state that is saved after an epoch, and resumed with that epoch's number, does not repeat the
+    epoch.
     """
     done = world_of(2, 10)[0]
     list(done)
@@ -93,7 +95,7 @@ def test_an_ended_epoch_has_nothing_left_and_the_next_is_whole():
 
 def test_a_resumed_pass_is_resumed_once():
     """
-    Only the first pass after loading is short; set_epoch of the same epoch does not undo it.
+    Only the first pass after loading is short; `set_epoch` of the same epoch does not change that.
     """
     sampler = world_of(2, 10)[0]
     next(iter(sampler))
@@ -116,8 +118,8 @@ def _break_off(sampler, loader, num_batches):
 
 def test_deliver_counts_what_the_loop_got_and_not_what_workers_read_ahead():
     """
-    Two workers with two batches each draw 8 samples more than the loop has got; a state that
-    counts them would lose them.
+    Two workers with two batches each read 8 samples more than the loop has got. A state that
+    counted these would lose them.
     """
     whole = shard_indices(40, 0, 2)
     make = lambda: ResumableSampler(range(40), rank=0, world_size=2)  # noqa: E731
@@ -140,7 +142,7 @@ def test_deliver_counts_what_the_loop_got_and_not_what_workers_read_ahead():
         rest += batch.tolist()
         positions.append(resumed.state_dict()["position"])
     assert rest == whole[4:]
-    # 16 samples left in batches of 3: the last holds one, and with it the epoch has ended.
+    # 16 samples are left in batches of 3: the last batch has one, and the epoch ends with it.
     assert positions == [8 + 2 * 3 * k for k in range(1, 6)] + [40]
     assert resumed.state_dict()["position"] == 40
 
@@ -148,7 +150,7 @@ def test_deliver_counts_what_the_loop_got_and_not_what_workers_read_ahead():
 @pytest.mark.parametrize("num_batches", [0, 1, 3])
 def test_deliver_without_workers_and_over_epochs(num_batches):
     """
-    The count starts anew with each epoch, and an abandoned one leaves nothing behind.
+    The count starts again with each epoch, and an abandoned epoch has no effect on it.
     """
     sampler = world_of(2, 10)[0]
     loader = DataLoader(range(10), 2, sampler=sampler)
@@ -162,7 +164,7 @@ def test_deliver_without_workers_and_over_epochs(num_batches):
 
 def test_set_epoch_in_the_middle_of_a_delivery_forgets_its_count():
     """
-    A generator that is still open must not count for the epoch that follows.
+    A generator that is still open must not count for the next epoch.
     """
     sampler = world_of(1, 10)[0]
     batches = sampler.deliver(DataLoader(range(10), 2, sampler=sampler, num_workers=0))
@@ -187,7 +189,8 @@ def test_set_epoch_in_the_middle_of_a_delivery_forgets_its_count():
 )
 def test_deliver_refuses_a_loader_that_it_cannot_count(make, missing):
     """
-    A sampler that the loader never got would count somebody else's batches (C05).
+    A loader that does not use this sampler is refused, because its batches are not the sampler's to
+    count (claim C05).
     """
     sampler = world_of(2, 10)[0]
     with pytest.raises(BadInput, match=f"must have {missing} "):
@@ -208,7 +211,7 @@ def test_deliver_refuses_a_loader_that_it_cannot_count(make, missing):
 )
 def test_load_state_dict_refuses_a_state_of_another_order(change, fault):
     """
-    A place in another order is no place: samples would come twice, and others never.
+    A position in another order is meaningless: some samples would come twice, and others never.
     """
     sampler = world_of(2, 10)[0]
     with pytest.raises(BadInput, match=fault):
@@ -222,7 +225,7 @@ def test_load_state_dict_refuses_a_state_of_another_order(change, fault):
 @pytest.mark.parametrize("cut", [0, 3, 5])
 def test_resumable_sampler_serves_a_stateful_data_loader(num_workers, cut):
     """
-    torchdata asks a sampler for its state at each batch and restores it by the same two methods.
+    torchdata asks a sampler for its state at each batch, and restores it by the same two methods.
     """
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
     whole = shard_indices(20, 1, 2)
@@ -243,14 +246,15 @@ def test_resumable_sampler_serves_a_stateful_data_loader(num_workers, cut):
     _, loader = make()
     loader.load_state_dict(state)
     assert before + [i for batch in loader for i in batch.tolist()] == whole
-    # The pass after it is whole again.
+    # The next pass is complete again.
     assert [i for batch in loader for i in batch.tolist()] == whole
 
 
 def test_resumable_sampler_keeps_the_protocol_that_torchdata_expects():
     """
-    Where torchdata is not installed: the state is taken before a pass ends, loaded after a first
-    iterator was made and dropped, and a second iterator follows at once if the epoch had ended.
+    This tests torchdata's protocol where it is not installed. The state is taken before a pass
+    ends. It is loaded after a first iterator was made and dropped. A second iterator follows at
+    once if the epoch had ended.
     """
     for num_drawn in range(6):
         sampler = world_of(2, 10)[0]

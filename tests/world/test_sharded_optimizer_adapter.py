@@ -1,8 +1,9 @@
 """
-What public courses ask of a sharded optimizer, and what their tests leave out.
+Requirements of public courses on a sharded optimizer, and a gap in their tests.
 
-They hand over a class and its settings, give all ranks the same data, and compare with one
-optimizer. A plain optimizer on every rank passes that: so state is counted here, and data differ.
+Those tests pass a class and its settings, give all ranks the same data, and compare with one
+optimizer. A plain optimizer on every rank passes them. So these tests also count state, and give
+ranks different data.
 """
 
 import copy
@@ -30,7 +31,7 @@ KINDS = (OwnerOptimizer, Zero1Optimizer, Zero2Optimizer, OverlappedOptimizer)
 
 class Toy(nn.Module):
     """
-    Three layers, one without bias, and a parameter that is frozen.
+    A model of three layers without bias, and a frozen parameter.
     """
 
     def __init__(self):
@@ -42,14 +43,14 @@ class Toy(nn.Module):
 
     def forward(self, x):
         """
-        Return (N, 5) of x (N, 10).
+        Return the outputs, shape (N, 5), of inputs of shape (N, 10).
         """
         return self.last(self.second(self.first(x).relu()).relu())
 
 
 class TiedToy(nn.Module):
     """
-    The same with one weight in two layers.
+    A model like Toy with one weight in two layers.
     """
 
     def __init__(self):
@@ -62,14 +63,14 @@ class TiedToy(nn.Module):
 
     def forward(self, x):
         """
-        Return (N, 5) of x (N, 10).
+        Return the outputs, shape (N, 5), of inputs of shape (N, 10).
         """
         return self.layers[2](self.layers[1](self.layers[0](x).relu()).relu())
 
 
 def get_sharded_optimizer(kind, model, optimizer_class, **settings):
     """
-    Make a sharded optimizer as an adapter does, from parameters, a class and its settings.
+    Make a sharded optimizer as a course's adapter does, from parameters, a class and its settings.
     """
     source = model if kind is OverlappedOptimizer else model.parameters()
     return kind(source, optimizer_class, **settings)
@@ -87,7 +88,7 @@ def _same_data(rank, world_size, kind, toy):
             optimizer.zero_grad()
             (y - model(x)).square().sum().backward()
             optimizer.step()
-    state = sharded.state_dict()  # waits for what is under way
+    state = sharded.state_dict()  # waits for messages on their way
     for name, value in plain.state_dict().items():
         numpy.testing.assert_allclose(state[name].numpy(), value.numpy())
     return held_bytes(sharded, other)["optimizer"], held_bytes(plain, one)["optimizer"]
@@ -98,8 +99,8 @@ def _same_data(rank, world_size, kind, toy):
 @pytest.mark.parametrize("kind", KINDS)
 def test_passes_the_test_of_a_public_course_and_shards(kind, toy):
     """
-    With the same data on both ranks, ten steps of AdamW are those of one; and no rank has more
-    state than half of it, and a parameter more.
+    With the same data on both ranks, ten steps of AdamW are those of one optimizer. No rank holds
+    more than half of the state and one parameter's state more.
     """
     largest = {Toy: 500, TiedToy: 100}[toy]
     for sharded, plain in run_world(2, _same_data, kind, toy):
@@ -119,7 +120,7 @@ def _train(model, optimizer, rank, world_size):
 
 
 def _digits(rank, world_size, kind, make):
-    model = make(seed=rank).double()  # ranks start apart
+    model = make(seed=rank).double()  # the ranks' weights differ at the start
     settings = {"lr": 0.1, "momentum": 0.9}
     optimizer = get_sharded_optimizer(kind, model, torch.optim.SGD, **settings)
     _train(model, optimizer, rank, world_size)
@@ -130,7 +131,8 @@ def _digits(rank, world_size, kind, make):
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_is_that_of_one_process_with_all_samples(kind, world_size):
     """
-    Each rank has samples of its own, and began with weights of its own, of which rank 0's count.
+    Each rank has its own samples, and begins with its own weights, which rank 0's replace. The
+    result is that of one process with all samples.
     """
     for make in (digits_model, tied_model):
         model = make(seed=0).double()
@@ -139,7 +141,7 @@ def test_training_is_that_of_one_process_with_all_samples(kind, world_size):
         eps = torch.finfo(torch.float64).eps
         for state in run_packed(world_size, _digits, kind, make):
             for name, value in model.state_dict().items():
-                # Four steps, each with sums of 24 samples and at most 64 products of about 1, in
-                # three layers at most, one after the other.
+                # The bound covers four steps, each with sums of 24 samples and at most 64 products
+                # of about 1, in at most three layers, one after the other.
                 slack = 4 * 3 * (24 + 64) * eps
                 torch.testing.assert_close(state[name], value, rtol=0, atol=slack)

@@ -1,5 +1,5 @@
 """
-Bytes that are foretold are those that real ranks hold and receive.
+The predicted bytes are those that real ranks hold and receive.
 """
 
 import pytest
@@ -45,7 +45,7 @@ def _counted(rank, world_size, stage, name):
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_foretold_bytes_are_those_of_rank_0(world_size, stage):
     """
-    To the byte, also where ranks do not divide a parameter.
+    The prediction is right to the byte, also where the ranks do not divide a parameter.
     """
     sizes = [torch.Size(shape).numel() for shape in SHAPES]
     for name, (num_states, _) in OPTIMIZERS.items():
@@ -57,7 +57,8 @@ def test_foretold_bytes_are_those_of_rank_0(world_size, stage):
 
 def test_foretelling_needs_no_ranks():
     """
-    A model of 7.5 billion parameters on 64 ranks, as in the paper's figure, in half precision.
+    The prediction needs no ranks: a model of 7.5 billion parameters on 64 ranks, as in the paper's
+    figure, in half precision.
     """
     held = foretold_bytes([7_500_000_000], 64, stage=2, num_states=6, element_bytes=2)
     assert held["parameters"] == 15e9

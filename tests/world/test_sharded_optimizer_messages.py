@@ -1,5 +1,5 @@
 """
-What a step of a sharded optimizer sends, how much of it at a time, and what goes on meanwhile.
+Messages in a step of a sharded optimizer: their number and sizes, and what overlaps with them.
 """
 
 import gc
@@ -25,7 +25,7 @@ from ddp_lessons.sharded_optimizer.messages import _Handle
 from ddp_lessons.trace import trace
 from ddp_lessons.workloads import digits_batch, digits_model, load_digits
 
-NUM_NUMBERS = 85_002  # of the medium model, in 6 parameters
+NUM_NUMBERS = 85_002  # numbers of the medium model, in 6 parameters
 WIDTH = 21_251  # columns of a table for 4 ranks: 10 numbers are cut into 3, 3, 3 and 1
 
 
@@ -57,8 +57,9 @@ def _counted(rank, world_size):
 
 def test_a_step_sends_what_an_all_reduce_of_the_gradients_would():
     """
-    One reduce-scatter and one all-gather, 3/4 of the bytes each; by owner, a call a parameter each
-    way; after DDP, its all-reduce is sent as well.
+    A step makes one reduce-scatter and one all-gather, with 3/4 of the bytes each. With owners it
+    makes a call for each parameter in each direction. After DDP, DDP's all-reduce comes in
+    addition.
     """
     for found in run_world(4, _counted):
         row, table = 4 * WIDTH, 16 * WIDTH
@@ -77,7 +78,7 @@ def test_a_step_sends_what_an_all_reduce_of_the_gradients_would():
 
 def _held_in_backward(rank, world_size, kind):
     gc.collect()
-    gc.freeze()  # of a million objects of torch's: `gc.get_objects` leaves frozen ones out
+    gc.freeze()  # `gc.get_objects` leaves out frozen objects, of which torch has a million
     model = nn.Sequential(*[nn.Linear(64, 64, bias=False) for _ in range(16)])
     optimizer = kind(model.parameters(), torch.optim.SGD, lr=0.1, bucket_cap_bytes=4 * 64 * 64)
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
@@ -87,7 +88,7 @@ def _held_in_backward(rank, world_size, kind):
         tensors = [one for one in gc.get_objects() if type(one) in (torch.Tensor, nn.Parameter)]
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        for gradient in gradients:  # held by C++, and made known to Python only here
+        for gradient in gradients:  # held by C++, and known to Python only from here on
             storages[gradient.untyped_storage().data_ptr()] = gradient.nbytes
         most.append(sum(num for at, num in storages.items() if at not in own))
 
@@ -96,19 +97,20 @@ def _held_in_backward(rank, world_size, kind):
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(count)
     model(x).sum().backward()
-    assert optimizer.inner is not None  # it must live as long as its hooks are wanted
+    assert optimizer.inner is not None  # it must live as long as its hooks
     return (max(most[1:]) - most[0]) / (4 * 64 * 64)
 
 
 def test_stage_2_never_holds_all_gradients():
     """
-    Of 16 equal gradients, 4 ranks hold 16 in stage 1; in stage 2 a quarter, and what is under way:
-    a gradient, and two tables with their rows.
+    4 ranks have 16 equal gradients. In stage 1 a rank holds all 16. In stage 2 it holds a quarter,
+    one gradient, and two tables with their rows that are being sent.
     """
     whole = run_world(4, _held_in_backward, Zero1Optimizer)
     cut = run_world(4, _held_in_backward, Zero2Optimizer)
-    assert min(whole) >= 15.9  # what torch itself has freed meanwhile are some bytes
-    # 64 KiB are 4 activations of 2 samples each, which are not told apart from gradients here.
+    assert min(whole) >= 15.9  # torch itself has freed some bytes meanwhile
+    # The last 0.5 are 4 activations of 2 samples each, which this test cannot distinguish from
+    # gradients.
     assert max(cut) <= 16 / 4 + 1 + 2 * (1 + 1 / 4) + 0.5
 
 
@@ -132,8 +134,8 @@ def _overlapped(rank, world_size):
 
 def test_gathers_are_waited_for_by_the_layers_that_need_them():
     """
-    When step returns, none was waited for; the first layer waits for its two, the next for two
-    more. Gradients are sent while backward goes on.
+    When `step` returns, no gather has been waited for. The first layer waits for its two, and the
+    next layer for two more. Gradients are sent during backward.
     """
     for num_sent, num_early, left, in_backward in run_world(2, _overlapped):
         assert (num_sent, num_early) == (2 * 8, 0)
@@ -165,11 +167,12 @@ def _large(rank, world_size):
 @pytest.mark.bitwise
 def test_large_pieces_go_straight_to_their_place():
     """
-    By a broadcast each, without a table; on two ranks, the sums have the same bits either way.
+    A large piece is sent by its own broadcast, without a table. On two ranks the sums have the same
+    bits both ways.
     """
     for rank, (are_equal, sent) in enumerate(run_world(2, _large)):
         assert are_equal == [True, True]
-        # Of the bias a rank has 251 or 250 numbers, of the weight half of 250,500.
+        # Each rank holds 251 or 250 numbers of the bias, and half of the 250,500 of the weight.
         own = [4 * (251, 250)[rank], 4 * 125_250]
         assert [num for name, num in sent if name == "broadcast" and num] == own
         assert len(sent) == 4
@@ -184,13 +187,14 @@ def _read_elsewhere(rank, world_size):
     state = model.state_dict()
     moved = bool((state["weight"] == before - 2).all())
     del optimizer
-    model(torch.ones(2, 4)).sum().backward()  # its hooks are deaf now
+    model(torch.ones(2, 4)).sum().backward()  # its hooks do nothing now
     return moved, model.state_dict()["weight"].equal(state["weight"]), model.weight.grad is None
 
 
 def test_state_dict_waits_and_hooks_do_not_outlive_their_optimizer():
     """
-    A model that is saved right after a step has all of it; one whose optimizer is gone is as any.
+    `state_dict` waits, so a model saved right after a step is complete. Hooks have no effect once
+    their optimizer is gone.
     """
     assert run_world(2, _read_elsewhere) == [(True, True, False)] * 2
 
@@ -207,7 +211,7 @@ def _train_all(rank, world_size):
 
 def test_train_sharded_says_what_was_held():
     """
-    The lesson's table: gradients are counted before the step, state after it.
+    The lesson's table counts gradients before the step, and state after it.
     """
     for held, whole in run_world(2, _train_all):
         assert whole == {"parameters": 19240, "gradients": 19240, "optimizer": 38480}
@@ -237,7 +241,8 @@ def _lost_group(rank, world_size, error):
 @pytest.mark.parametrize("error", [RuntimeError("Connection closed by peer"), KeyboardInterrupt()])
 def test_parameters_that_do_not_come_are_told_once_and_sent_again(error):
     """
-    The next step sends all pieces, so that the ranks are equal after it.
+    Parameters that do not arrive raise one error. The next step sends all pieces, so that the ranks
+    are equal after it.
     """
     told = (
         "Parameters of the last step did not come: the group has ended while they were under way. "
@@ -249,7 +254,8 @@ def test_parameters_that_do_not_come_are_told_once_and_sent_again(error):
 
 def test_a_call_that_failed_is_over_only_when_all_of_its_messages_are():
     """
-    Whoever hears of it may give the memory back, into which another message may still write.
+    A failed call has ended only when all its messages have ended: the caller may release the
+    memory, into which another message could still write.
     """
     last = FailedWork()
     with pytest.raises(RuntimeError, match="Connection closed"):

@@ -1,5 +1,5 @@
 """
-State that some ranks have saved is taken up by more, by fewer, or by one that is not sharded.
+Saved optimizer state is loaded by more ranks, by fewer, or by an optimizer that is not sharded.
 """
 
 import pytest
@@ -41,7 +41,7 @@ def _save(rank, world_size, root, kind, save):
         optimizer.zero_grad()
         _own_backward(model, step, rank, world_size)
         optimizer.step()
-    optimizer.param_groups[0]["lr"] = 0.005  # a schedule has been here
+    optimizer.param_groups[0]["lr"] = 0.005  # as a schedule would
     optimizer.zero_grad()
     checkpoints = Checkpoints(root)
     getattr(checkpoints, save)(Run(model, optimizer, step=SAVED_AT))
@@ -49,7 +49,8 @@ def _save(rank, world_size, root, kind, save):
 
 
 def _own_backward(model, step, rank, world_size):
-    # 4 ranks have a gradient each; of fewer ranks, each has the sum of several, less their number.
+    # Each of 4 ranks has one gradient. With fewer ranks, each has the sum of several, scaled by the
+    # number of ranks.
     total = torch.zeros((), dtype=torch.float64)
     for one in range(rank, SAVED_BY, world_size):
         for place, parameter in enumerate(model.all):
@@ -87,7 +88,7 @@ def _right():
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_by_four_and_loaded_by_any_number(tmp_path, kind, save):
     """
-    State, counts of steps and learning rates come back, whatever the pieces are now.
+    State, step counts and learning rates are restored, however the parameters are cut now.
     """
     run_world(SAVED_BY, _save, str(tmp_path), kind, save)
     right = _right()
@@ -96,7 +97,8 @@ def test_saved_by_four_and_loaded_by_any_number(tmp_path, kind, save):
             assert step == SAVED_AT
             assert rates == [0.005, 0.02]
             for one, wanted in zip(got, right, strict=True):
-                # Sums of 4 whole numbers, of which 3 ranks make thirds: a few roundings in 2 steps.
+                # The bound covers sums of 4 whole numbers, which 3 ranks scale by thirds: a few
+                # roundings in 2 steps.
                 eps = torch.finfo(torch.float64).eps
                 torch.testing.assert_close(one, wanted.detach(), rtol=64 * eps, atol=64 * eps)
 
@@ -125,7 +127,8 @@ def _hand_over(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_state_goes_to_a_plain_optimizer_and_back(world_size):
     """
-    What one optimizer has is what all pieces are together, in each parameter's own strides.
+    The state of a plain optimizer is that of all pieces together, in each parameter's own strides.
+    It can be sharded again.
     """
     _, right = plain_run(optim.Adam, {}, 2, world_size)
     for state, alike in run_packed(world_size, _hand_over):
@@ -145,7 +148,8 @@ def _before_the_first_step(rank, world_size, root):
 
 def test_saving_before_the_first_step_counts_no_step(tmp_path):
     """
-    DCP makes an optimizer without state step once, to learn what its state looks like.
+    DCP steps an optimizer that has no state once, to see the shape of its state. This step must not
+    count.
     """
     assert run_world(2, _before_the_first_step, str(tmp_path)) == [(True, True, True)] * 2
 
@@ -160,6 +164,6 @@ def _owned(rank, world_size):
 
 def test_owners_count_state_as_if_it_were_whole():
     """
-    The number of a parameter does not depend on who owns it.
+    A parameter's number in the state dict does not depend on its owner.
     """
     assert run_world(2, _owned) == [[0], [1, 2]]

@@ -1,8 +1,8 @@
 """
-A step of a sharded optimizer is that of one optimizer which has the mean gradient.
+A step of a sharded optimizer is that of one optimizer with the mean gradient.
 
-Gradients are whole numbers, so their sum has no rounding, and every class does the same arithmetic
-on a piece as on the whole: results are compared to the last bit.
+Gradients are whole numbers, so their sum has no rounding. Every class does the same arithmetic on a
+piece as on the whole. So results are compared to the last bit.
 """
 
 import pytest
@@ -35,7 +35,7 @@ CLASSES = {
     "Rprop": {},
 }
 KINDS = {"owners": OwnerOptimizer, "zero1": Zero1Optimizer, "zero2": Zero2Optimizer}
-CAP_BYTES = 100  # so that there are several buckets
+CAP_BYTES = 100  # small, so that there are several buckets
 
 
 def _make(kind, params, optimizer_class, **settings):
@@ -60,7 +60,7 @@ def _steps(rank, world_size, kind):
         optimizer = _make(kind, params, getattr(optim, name), **settings)
         for step in range(NUM_STEPS):
             optimizer.zero_grad()
-            _finish(optimizer)  # no layer waits here: parameters are read by hand
+            _finish(optimizer)  # no layer waits here, because the test reads the parameters itself
             backward(params, step, rank)
             optimizer.step()
         _finish(optimizer)
@@ -73,7 +73,8 @@ def _steps(rank, world_size, kind):
 @pytest.mark.parametrize("kind", [*KINDS, "overlapped"])
 def test_every_class_steps_as_if_it_were_not_sharded(kind, world_size):
     """
-    On every rank, also where parameters are empty, transposed, or shorter than ranks are many.
+    Every class of optimizer gives the same step, sharded or not, on every rank. Parameters may be
+    empty, transposed, or have fewer numbers than there are ranks.
     """
     results = run_packed(world_size, _steps, kind)
     for name, settings in CLASSES.items():
@@ -100,7 +101,8 @@ def _whole_matrix(rank, world_size):
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_owners_serve_classes_that_look_at_a_whole_matrix(world_size):
     """
-    Muon and Adafactor cannot be cut; four ranks for three parameters leave one without any.
+    Muon and Adafactor need whole matrices, so their parameters cannot be cut, but can have owners.
+    With four ranks and three parameters one rank owns none.
     """
     for found in run_packed(world_size, _whole_matrix):
         for name, got in found.items():
@@ -132,8 +134,8 @@ def _groups(rank, world_size, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_groups_schedules_and_frozen_parameters(kind, world_size):
     """
-    Each group keeps its settings, a schedule reaches the optimizer that steps, and what is frozen
-    stays, as with one optimizer.
+    As with one optimizer, each group keeps its settings, a schedule changes the optimizer that
+    steps, and frozen parameters do not change.
     """
     params = parameters()
     params[1].requires_grad_(False)
@@ -175,7 +177,7 @@ def _closures(rank, world_size, kind):
 @pytest.mark.parametrize("kind", [*KINDS, "overlapped"])
 def test_closure_is_called_once_with_gradients_on(kind):
     """
-    It comes before the messages, which need what it computes.
+    The closure is called once, with gradients on, before the messages, which need its gradients.
     """
     right, _ = plain_run(optim.Adam, {}, NUM_STEPS, 2)
     for got, calls, num_losses in run_packed(2, _closures, kind):
@@ -185,7 +187,7 @@ def test_closure_is_called_once_with_gradients_on(kind):
 
 
 def _absent(rank, world_size, kind):
-    # Rank 0 alone reaches the last parameter; nobody reaches the first one.
+    # Only rank 0 reaches the last parameter, and no rank reaches the first one.
     params = parameters(shapes=[(3,), (4,), (2, 3)])
     optimizer = _make(kind, params, optim.SGD, lr=1.0)
     for step in range(2):
@@ -200,7 +202,8 @@ def _absent(rank, world_size, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradient_that_is_not_there_counts_as_zeros(kind):
     """
-    Ranks that reach different branches still send the same messages.
+    A missing gradient counts as zeros, because ranks that take different branches must still send
+    the same messages.
     """
     params = parameters(shapes=[(3,), (4,), (2, 3)])
     wanted = [parameter.detach().clone() for parameter in params]
@@ -212,11 +215,11 @@ def test_gradient_that_is_not_there_counts_as_zeros(kind):
 
 
 def _averaged(rank, world_size):
-    torch.manual_seed(rank)  # ranks start apart: the optimizer makes them equal
+    torch.manual_seed(rank)  # the ranks' weights differ, and the optimizer makes them equal
     model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
     params = list(model.parameters())
     optimizer = Zero1Optimizer(params, optim.AdamW, averaged=True, weight_decay=0.1)
-    start = [p.detach().clone() for p in params]  # as rank 0 began
+    start = [p.detach().clone() for p in params]  # rank 0's first weights
     for step in range(NUM_STEPS):
         for place, parameter in enumerate(params[:-1]):  # the last one never has a gradient
             parameter.grad = mean_gradient(parameter.shape, place, step, world_size, torch.float32)
@@ -228,8 +231,8 @@ def _averaged(rank, world_size):
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_gradients_that_are_averaged_already(world_size):
     """
-    After DDP nothing is reduced again, and a parameter without a gradient is left alone, decay or
-    not, as any optimizer leaves it.
+    After DDP the optimizer does not reduce gradients again. A parameter without a gradient does not
+    change, even with weight decay, as with any optimizer.
     """
     results = run_packed(world_size, _averaged)
     for start, got in results:
@@ -259,7 +262,8 @@ def _accumulated(rank, world_size):
 @pytest.mark.bitwise
 def test_backwards_add_up():
     """
-    Two backwards and one step: stage 1 adds up and sends once, stage 2 sends each time.
+    After two backwards and one step the gradients are the sums: stage 1 adds locally and sends
+    once, and stage 2 sends after each backward.
     """
     params = parameters()
     means = [
@@ -300,7 +304,8 @@ class _Raises(torch.autograd.Function):
 @pytest.mark.bitwise
 def test_backward_that_was_broken_off_is_forgotten():
     """
-    Who catches an error in backward, and clears gradients, goes on as if it had not been.
+    If a caller catches an error in backward and clears the gradients, the next step is as if there
+    had been no error.
     """
     right, _ = plain_run(optim.SGD, {"lr": 0.5}, 1, 2)
     for got in run_packed(2, _broken_off):
@@ -309,7 +314,7 @@ def test_backward_that_was_broken_off_is_forgotten():
 
 def test_refusals(lone_group):
     """
-    What cannot be sharded is refused with what to do.
+    A parameter or class that cannot be sharded is refused, and the error says what to do.
     """
     params = parameters(torch.float32)
     with pytest.raises(BadInput, match=r"a class of optimizer expected.*of type Adam\)"):
@@ -333,7 +338,8 @@ def _unequal(rank, world_size):
 
 def test_ranks_that_differ_are_told_so():
     """
-    Or they would wait for messages of other lengths, or drift apart.
+    Ranks with other parameters or settings are refused. They would wait for messages of other
+    lengths, or drift apart.
     """
     for said in run_world(2, _unequal):
         assert "parameter 0 must be (3,) torch.float32 trained" in said[0]
@@ -345,7 +351,7 @@ def test_ranks_that_differ_are_told_so():
 @pytest.mark.parametrize("kind", ["owners", "zero1", "zero2", "overlapped"])
 def test_steps_on_a_gpu(kind):
     """
-    NCCL has a reduce-scatter of its own, and the numbers lie in a GPU's memory.
+    NCCL has its own reduce-scatter, and the numbers are in a GPU's memory.
     """
     import torch.distributed as dist
 
@@ -365,7 +371,7 @@ def test_steps_on_a_gpu(kind):
             _finish(optimizer)
             found.append([p.detach() for p in params])
         for one, other in zip(*found, strict=True):
-            # The same arithmetic, in kernels for tensors of other lengths: 3 steps of 1e-3.
+            # The arithmetic is the same, in kernels for tensors of other lengths: 3 steps of 1e-3.
             torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
     finally:
         dist.destroy_process_group()

@@ -1,5 +1,6 @@
 """
-What runs on ranks: played steps, a straggler that all agree on, times, profiles.
+The parts of lesson speed that run on ranks: simulated steps, the agreed straggler, times and
+profiles.
 """
 
 import time
@@ -48,7 +49,7 @@ def _played(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_played_step_takes_at_least_what_the_model_says(world_size):
     """
-    Sleeping never ends early, so the model is a bound below, on however busy a machine.
+    A sleep never ends early, so the model's time is a lower bound, however busy the machine is.
     """
     seen = run_world(world_size, _played)
     tracks = [first for first, _, _ in seen]
@@ -64,7 +65,7 @@ def test_played_step_takes_at_least_what_the_model_says(world_size):
         assert split.compute_s >= 0.07
         assert split.step_s >= expected
     if world_size > 1:
-        # The last bucket is sent when backward is over, whatever made that late.
+        # The last bucket is sent after backward, whatever delayed backward.
         sent_s = [2 * (world_size - 1) * LINK.message_s(n / world_size) for n in BUCKET_BYTES]
         tail_s = overlapped_finish_s([BACKWARD_S[0], sum(BACKWARD_S)], sent_s) - sum(BACKWARD_S)
         for split in splits[:-1]:
@@ -73,7 +74,8 @@ def test_played_step_takes_at_least_what_the_model_says(world_size):
 
 def test_played_step_needs_a_bucket_for_each_part():
     """
-    A part without a bucket would never be sent.
+    The numbers of buckets and of parts of backward must be equal: a part without a bucket would
+    never be sent.
     """
     run_world(1, _refused)
 
@@ -91,7 +93,7 @@ def _straggling(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_all_ranks_agree_on_the_straggler(world_size):
     """
-    A rank that thought otherwise would act alone.
+    All ranks name the same straggler. A rank with another opinion would act alone.
     """
     seen = run_world(world_size, _straggling)
     right = find_straggler([own_s for own_s, _, _ in seen])
@@ -107,7 +109,7 @@ def _timed(rank, world_size):
 
 def _interrupted(rank, world_size):
     """
-    Make steps of 10 ms by a clock of our own: the first ten take longer on the last rank, each by
+    Make steps of 10 ms on a simulated clock. On the last rank the first ten take longer, each by
     another time.
     """
     made, now_s = [], [0.0]
@@ -126,7 +128,8 @@ def _interrupted(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_steps_are_made_until_the_fastest_agree_everywhere(world_size):
     """
-    Whoever was interrupted needs more of them, and the others make as many: three undisturbed ones.
+    A rank that was interrupted needs more steps, and the others make as many, until each has three
+    undisturbed ones.
     """
     for least_s, num_made, least_of_two_s, num_in_all in run_world(world_size, _interrupted):
         assert (num_made, num_in_all) == (13, 15)
@@ -136,7 +139,7 @@ def test_steps_are_made_until_the_fastest_agree_everywhere(world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_times_are_of_every_size_and_step(world_size):
     """
-    A sleep of 10 ms is the clock's own test.
+    There is a time for every size and every step. A sleep of 10 ms tests the clock itself.
     """
     for times, steps_s, slow in run_world(world_size, _timed):
         rounds = 2 * (world_size - 1)
@@ -160,7 +163,7 @@ def _profiled(rank, world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_profile_of_ddp_shows_each_bucket(world_size, tmp_path):
     """
-    4 layers of 1 MiB are 4 buckets, in each of 2 steps; a bucket is sent while backward goes on.
+    4 layers of 1 MiB are 4 buckets in each of 2 steps. A bucket is sent during backward.
     """
     seen = run_world(world_size, _profiled)
     tracks = [track for track, _, _ in seen]
@@ -182,7 +185,8 @@ def test_profile_of_ddp_shows_each_bucket(world_size, tmp_path):
 
 def _track_of(entries, **profile):
     """
-    Return the track of a profile with these events: (name, category, start, duration) in us.
+    Return the track of a profile with these events: (name, category, start, duration), in
+    microseconds.
     """
     keys = ("name", "cat", "ts", "dur")
     events = [{"ph": "X", **dict(zip(keys, entry, strict=True))} for entry in entries]
@@ -191,7 +195,8 @@ def _track_of(entries, **profile):
 
 def test_profile_of_a_gpu_goes_by_its_kernels():
     """
-    What the CPU asks for is over long before the GPU has done it.
+    A GPU's profile uses the times of kernels, because the CPU's calls end long before the GPU has
+    finished.
     """
     entries = [
         ("step", "user_annotation", 10, 1),
@@ -208,7 +213,8 @@ def test_profile_of_a_gpu_goes_by_its_kernels():
 
 def test_profile_of_gloo_on_a_gpu_lists_each_call_once():
     """
-    What was noted on the CPU while kernels were started is listed for the GPU once more.
+    Spans of the CPU in which kernels were started are listed a second time for the GPU. Each call
+    counts once.
     """
     entries = [
         ("step", "user_annotation", 10, 9),
@@ -223,7 +229,7 @@ def test_profile_of_gloo_on_a_gpu_lists_each_call_once():
 
 def test_profile_without_steps_is_refused():
     """
-    Its times would include whatever else the process did.
+    A profile without steps is refused, since its times would include all other work of the process.
     """
     with pytest.raises(BadInput, match="No steps in this profile"):
         profile_track({"traceEvents": []})
@@ -231,7 +237,7 @@ def test_profile_without_steps_is_refused():
 
 def test_batches_are_fetched_ahead_in_order_and_not_too_early():
     """
-    While one batch is in use the next one is loaded, and no more than that.
+    The next batch is loaded while one batch is in use, and no further one.
     """
     loaded = []
 
@@ -250,7 +256,8 @@ def test_batches_are_fetched_ahead_in_order_and_not_too_early():
 
 def test_an_error_of_loading_reaches_the_loop():
     """
-    A thread that dies alone would end an epoch early, without a word.
+    An error in the loading thread reaches the loop. Otherwise the epoch would end early without an
+    error.
     """
 
     def broken():

@@ -1,5 +1,6 @@
 """
-Processes on hosts, started through one login each: on this machine, by an ssh that only pretends.
+Engines on other hosts are started through one SSH login each. Here the hosts are this machine, and
+ssh is a script.
 """
 
 import asyncio
@@ -44,7 +45,8 @@ SLEEP = [
 @pytest.fixture
 def engine_set(tmp_path, monkeypatch):
     """
-    Return a function that makes a set of such engines, from hosts and a command; None: ranks.
+    Return a function that makes an engine set from hosts and a command; None stands for the ranks'
+    command.
     """
     ssh, logins = tmp_path / "ssh", tmp_path / "logins"
     ssh.write_text(SSH.replace("LOGINS", str(logins)))
@@ -68,7 +70,8 @@ def engine_set(tmp_path, monkeypatch):
 
 def started(engine_set, n, *checks):
     """
-    Start engines, call each check with their launchers, stop them, and return the seconds of that.
+    Start engines, call each check with their launchers, and stop them. Return the seconds that
+    stopping took.
     """
 
     async def play():
@@ -85,14 +88,15 @@ def started(engine_set, n, *checks):
 
 def runs(launcher):
     """
-    Whether an engine's process is there.
+    Return whether an engine's process exists.
     """
     return psutil.pid_exists(launcher.pid)
 
 
 def test_all_engines_of_a_host_come_through_one_login(engine_set):
     """
-    Each login takes a second or more, and ipyparallel makes eight for an engine.
+    All engines of a host use one login, because a login takes a second or more, and ipyparallel
+    makes eight for an engine.
     """
     engines = engine_set({"node1": 2, "node2": {"n": 3, "user": "ada"}, "eve@node3:2222": 1})
 
@@ -113,7 +117,8 @@ def test_all_engines_of_a_host_come_through_one_login(engine_set):
 
 def test_a_host_has_a_python_of_its_own(engine_set, tmp_path):
     """
-    Its agent and its ranks are of that; those of the others are of the Python that is here.
+    A host may have its own Python. Its host agent and its ranks use that one, and other hosts the
+    Python that runs here.
     """
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/used\nexec {sys.executable} "$@"\n')
@@ -127,12 +132,13 @@ def test_a_host_has_a_python_of_its_own(engine_set, tmp_path):
     started(engines, 2, check)
     agent, *ranks = (tmp_path / "used").read_text().splitlines()
     assert agent == f"-P -m ddp_lessons.ranks.supervisor.host_agent {python}"
-    assert ranks == [] or not can_fork()[0]  # a rank that is forked is a copy of its agent
+    assert ranks == [] or not can_fork()[0]  # a forked rank is a copy of its agent
 
 
 def test_an_engine_that_ends_is_known_with_its_words_and_its_code(engine_set):
     """
-    At once: its agent has waited for it. What it wrote is not left on the host.
+    The end of an engine is known at once, with its output and exit code, because the host agent
+    waits for it. Its log is removed from the host.
     """
     words = [sys.executable, "-c", "raise SystemExit('no course here')"]
     engines = engine_set({"node1": 1}, words)
@@ -151,7 +157,8 @@ def test_an_engine_that_ends_is_known_with_its_words_and_its_code(engine_set):
 @pytest.mark.parametrize("host", ["locked", "slow"])
 def test_a_host_that_lets_nobody_in_is_named_and_nothing_is_left(engine_set, host, monkeypatch):
     """
-    Those that have begun elsewhere end again.
+    A host that refuses the login or does not answer is named, and engines that started on other
+    hosts end.
     """
     monkeypatch.setattr(clocks, "SSH_LOGIN_S", 2.0)
     engines = engine_set({host: 1, "node1": 1})
@@ -164,7 +171,7 @@ def test_a_host_that_lets_nobody_in_is_named_and_nothing_is_left(engine_set, hos
 
 def test_a_command_that_is_not_there_is_named(engine_set):
     """
-    By the host's own words.
+    The error has the host's own message.
     """
     engines = engine_set({"node1": 1}, ["/no/such/python"])
     with pytest.raises(LauncherError, match="No such file or directory: '/no/such/python'"):
@@ -173,7 +180,8 @@ def test_a_command_that_is_not_there_is_named(engine_set):
 
 def test_a_host_that_is_silent_is_not_waited_for(engine_set):
     """
-    ssh waits for minutes. Its ranks end by themselves, since their controller is silent to them.
+    ssh would wait for minutes for a host that does not answer, so stopping does not wait for it.
+    Ranks there end by themselves, as they hear no controller.
     """
     engines = engine_set({"node1": 1, "node2": 2})
 
@@ -194,7 +202,7 @@ def test_a_host_that_is_silent_is_not_waited_for(engine_set):
 
 def test_what_was_kept_outlives_its_login(engine_set):
     """
-    A link that is out for a while must not end ranks that are fine.
+    Engines outlive their login, since a link that fails for a while must not end ranks that work.
     """
     engines = engine_set({"node1": 1})
 
@@ -211,7 +219,8 @@ def test_what_was_kept_outlives_its_login(engine_set):
 @pytest.fixture
 def agent():
     """
-    An agent as a login has it: orders go to its input, its output says what becomes of them.
+    Start a host agent as a login does: orders go to its input, and its output reports what became
+    of them.
     """
     command = [
         sys.executable,
@@ -228,21 +237,22 @@ def agent():
 
 def order(agent, **what):
     """
-    Give an order.
+    Send an order.
     """
     print(json.dumps(what), file=agent.stdin, flush=True)
 
 
 def heard(agent):
     """
-    Return the next message.
+    Return the agent's next message.
     """
     return json.loads(agent.stdout.readline().removeprefix(host_agent.MARK))
 
 
 def test_an_agent_says_what_becomes_of_its_orders(agent, tmp_path):
     """
-    One after the other: a process begins, is asked, ends; another cannot begin; a third is kept.
+    The agent reports on a sequence of orders: a process starts, is asked for its output and ends;
+    another cannot start; a third is kept.
     """
     log = str(tmp_path / "logs" / "one")
     start = {"do": "start", "key": "one", "log": log, "folder": str(tmp_path / "profile")}
@@ -260,7 +270,7 @@ def test_an_agent_says_what_becomes_of_its_orders(agent, tmp_path):
     order(agent, do="signal", key="one", number=15)
     assert heard(agent) == {"key": "one", "code": -15, "said": "3 None\n"}
     assert not psutil.pid_exists(pid)
-    order(agent, do="signal", key="one", number=15)  # it has ended: nobody is meant any more
+    order(agent, do="signal", key="one", number=15)  # it has ended, so this has no effect
     order(agent, **{**start, "key": "two", "words": ["/no/such/program"]})
     fault = heard(agent)
     assert fault["code"] is None
@@ -277,7 +287,8 @@ def test_an_agent_says_what_becomes_of_its_orders(agent, tmp_path):
 @pytest.mark.skipif(not can_fork()[0], reason="it starts each rank as a fresh interpreter here")
 def test_an_agent_imports_torch_once_for_all_ranks_of_its_host(agent, tmp_path):
     """
-    And each is what its command line would have been, with a session and a log of its own.
+    The host agent imports torch once and forks all ranks of its host. Each rank behaves as its
+    command line says, with its own session and log.
     """
     start = {"do": "start", "folder": str(tmp_path), "variables": {"OMP_NUM_THREADS": 1, "RANK": 2}}
     assert heard(agent) == {"key": None, "answers": True}

@@ -22,13 +22,14 @@ CELL_FILE = "/tmp/ipykernel_1/cell.py"
 
 def place_of(source, inside=("<module>",), free=lambda: None, **names):
     """
-    Run a cell in a thread until it waits, and return the place it is at.
+    Run a cell in a thread until it waits, and return its snapshot.
 
-    Args:
-        source: The cell. It waits for `gate` in the end, and sets `ready` just before it waits.
-        inside: Names that the innermost function may have once it waits.
-        free: Called to end a wait before that for `gate`.
-        names: Its namespace.
+        Args:
+            source: The cell. Its last line waits for `gate`, and it sets `ready` just before it
+                waits.
+            inside: Names that the innermost function may have once it waits.
+            free: Called to end an earlier wait than that for `gate`.
+            names: The namespace in which the cell runs.
     """
     linecache.cache[CELL_FILE] = (len(source), None, source.splitlines(keepends=True), CELL_FILE)
     gate = threading.Lock()
@@ -52,7 +53,7 @@ def place_of(source, inside=("<module>",), free=lambda: None, **names):
 
 class Handle:
     """
-    Stands for torch's handle of a collective: its `wait` is C and leaves no Python frame.
+    A fake handle of a collective: as in torch, its `wait` is C and leaves no Python frame.
     """
 
     def __init__(self, gate):
@@ -61,7 +62,7 @@ class Handle:
 
 def test_place_is_the_line_of_the_cell():
     """
-    Also from within a function of the cell: the innermost line of the learner's own code.
+    The line is the innermost one of the learner's own code, also within a function of the cell.
     """
     source = "def f():\n    global ready\n    ready = 1; gate.acquire()\n\nf()\n"
     snapshot = place_of(source, inside=("f",))
@@ -71,7 +72,7 @@ def test_place_is_the_line_of_the_cell():
 
 def test_place_knows_a_handle_that_is_waited_for():
     """
-    An asynchronous collective is waited for in C++: only the text of the line tells.
+    A handle is waited for in C++, so only the text of the line shows the call.
     """
     source = "handle = make(gate)\nready = True; handle.wait()\n"
     snapshot = place_of(source, make=Handle)
@@ -90,7 +91,8 @@ def test_place_knows_a_handle_that_is_waited_for():
 )
 def test_place_knows_a_handle_waited_for_outside_of_the_cell(file, module):
     """
-    The cell's line does not show the wait. In a module of the learner's own that line helps more.
+    If the cell's line does not show the wait, a line in the learner's own module is named, which
+    helps more. Lines of libraries are not named.
     """
     source = "def ring(handle):\n    handle.wait()\n"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
@@ -104,7 +106,8 @@ def test_place_knows_a_handle_waited_for_outside_of_the_cell(file, module):
 @pytest.mark.parametrize("name", ["_wait", "_future_wait"])
 def test_place_knows_a_handle_that_is_waited_for_while_a_trace_is_on(name):
     """
-    A trace stands between the cell and the handle. A deadlock in it was once not seen as one.
+    While a trace is on, its frame is between the cell and the handle. A deadlock there was once not
+    recognised.
     """
     wait = functools.partial(getattr(Waits(TAP), name), type(threading.Lock()).acquire)
     snapshot = place_of("ready = True; wait(gate)\n", inside=(name,), wait=wait)
@@ -113,7 +116,8 @@ def test_place_knows_a_handle_that_is_waited_for_while_a_trace_is_on(name):
 
 def test_place_of_another_kind_of_wait_is_no_communication():
     """
-    Ranks that all wait for a thread or a process were once taken for a deadlock and ended.
+    A wait for a thread or a process is no communication. Ranks that all waited so were once taken
+    for a deadlock and ended.
     """
     event, child = threading.Event(), subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     for wait, inside, free in (
@@ -128,7 +132,7 @@ def test_place_of_another_kind_of_wait_is_no_communication():
 
 def test_place_reads_peer_and_limit_of_a_torch_call():
     """
-    The frames are those of torch's own functions, whose arguments say whom they wait for.
+    The arguments of torch's functions show for which peer, and for how long, they wait.
     """
     file = "/site-packages/torch/distributed/distributed_c10d.py"
     source = (
@@ -161,6 +165,7 @@ def test_place_reads_peer_and_limit_of_a_torch_call():
 )
 def test_waiting_call_knows_torch_by_its_files(file, function, call):
     """
-    A learner's own all_reduce, which lesson 03 has them write, is not torch's.
+    torch's calls are recognised by their files: a learner's own all_reduce, which lesson 03 asks
+    for, is not torch's.
     """
     assert waiting_call(file, function) == call

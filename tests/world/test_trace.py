@@ -1,5 +1,5 @@
 """
-Recording: what a trace sees, and that it changes nothing.
+Recording: a trace sees every call, and changes nothing.
 """
 
 import os
@@ -33,7 +33,7 @@ def _call_each_collective(rank, world_size):
     root, everyone = world_size - 1, N * world_size
     is_root = rank == root
     with trace() as events, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # 2.13 has new names for two of them; 2.11 has not
+        warnings.simplefilter("ignore")  # 2.13 has new names for two of them; 2.11 does not
         dist.all_reduce(tensor())
         dist.all_reduce(tensor(), op=dist.ReduceOp.MAX)
         dist.all_reduce_coalesced([tensor(), tensor(2)])
@@ -114,7 +114,8 @@ def _send_in_every_way(rank, world_size):
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_trace_sees_batches_messages_from_anyone_and_objects(world_size):
     """
-    A ring is judged by its messages, however they are sent.
+    Batches, messages from any rank, and objects are traced. A ring is judged by its messages,
+    however they are sent.
     """
     traces = run_world(world_size, _send_in_every_way)
     for rank, events in enumerate(traces):
@@ -148,7 +149,8 @@ def _talk_in_subgroup(rank, world_size):
 
 def test_trace_names_ranks_of_subgroups_as_the_default_group_does():
     """
-    Rank 0 of a subgroup is somebody else; a message must name who it really is.
+    Rank 0 of a subgroup is another rank of the default group, and an event has the number in the
+    default group.
     """
     seen = run_world(4, _talk_in_subgroup)
     calls = [[call for call in calls if call[0] != "barrier"] for calls in seen]
@@ -171,7 +173,8 @@ def _rare_ways(rank, world_size):
 
 def test_trace_sees_functional_inference_and_sparse_calls():
     """
-    Tensor parallel and FSDP use functional collectives; inference tensors have no autograd key.
+    Tensor parallelism and FSDP use functional collectives, and inference tensors have no autograd
+    key. Both are traced, and sparse tensors, too.
     """
     assert run_world(2, _rare_ways)[1] == [
         ("all_reduce", 24, 24, None),
@@ -193,7 +196,8 @@ def _made_by_hand(rank, world_size, folder):
 
 def test_trace_sees_a_group_that_torch_distributed_does_not_know(tmp_path):
     """
-    Some libraries make groups from the classes below `torch.distributed`.
+    Some libraries make groups directly from the classes below `torch.distributed`. Such groups are
+    traced, too.
     """
     seen = run_world(2, _made_by_hand, str(tmp_path), join=False)
     assert seen[1] == [("all_reduce", "by hand", (0, 1), 1)]
@@ -210,7 +214,7 @@ def _pretend(rank, world_size):
 
 def test_trace_works_with_another_backend():
     """
-    Nothing in it knows Gloo: the fake backend of 1,024 ranks is traced alike.
+    The trace does not depend on Gloo: the fake backend with 1,024 ranks is traced in the same way.
     """
     assert run_world(1, _pretend, join=False)[0] == [("all_reduce", 3, 1024, 24)]
 
@@ -219,7 +223,7 @@ def test_trace_works_with_another_backend():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_trace_sees_nccl(tmp_path):
     """
-    On a GPU the reducer's calls come from autograd's own thread.
+    On a GPU the reducer calls from autograd's own thread, and the trace sees these calls.
     """
     store = dist.FileStore(str(tmp_path / "store"), 1)
     gpu = torch.device("cuda", torch.cuda.current_device())

@@ -1,5 +1,5 @@
 """
-Chrome's format: what Perfetto needs to open a trace of all ranks.
+Chrome's format: the fields that Perfetto needs to open a trace of all ranks.
 """
 
 import json
@@ -20,13 +20,13 @@ NEEDED = {
     "f": {"name", "cat", "ph", "pid", "tid", "ts", "id", "bp"},
 }
 """
-Fields that the Trace Event Format asks for, by phase.
+Fields that the Trace Event Format requires, by phase.
 """
 
 
 def faults(document):
     """
-    Return what is wrong with a trace in Chrome's format, as sentences.
+    Return the faults of a trace in Chrome's format, as sentences.
     """
     wrong, arrows, last_ts, busy_until, named = [], {}, 0, {}, set()
     for entry in document["traceEvents"]:
@@ -65,7 +65,7 @@ def _everything(rank, world_size):
         handles = [dist.all_reduce(torch.ones(4096), async_op=True) for _ in range(3)]
         send = dist.P2POp(dist.isend, torch.ones(1), (rank + 1) % world_size)
         receive = dist.P2POp(dist.irecv, torch.ones(1), (rank - 1) % world_size)
-        # A send whose handle is dropped before it is through closes the connection.
+        # If a send's handle is dropped before the send has finished, the connection is closed.
         for handle in [*dist.batch_isend_irecv([send, receive]), *handles]:
             handle.wait()
         events.mark("done")
@@ -75,7 +75,8 @@ def _everything(rank, world_size):
 @pytest.mark.parametrize("clock", ["wall", "logical"])
 def test_chrome_trace_of_ranks_keeps_to_the_format(tmp_path, clock):
     """
-    A viewer drops what it does not understand without a word.
+    The export keeps to the format, because a viewer drops entries that it does not understand
+    without a message.
     """
     traces = run_world(2, _everything)[0]
     path = save_chrome_trace(tmp_path / "trace.json", traces, clock)
@@ -93,8 +94,8 @@ def test_chrome_trace_of_ranks_keeps_to_the_format(tmp_path, clock):
 
 def test_chrome_trace_counts_microseconds_and_gives_calls_under_way_tracks_of_their_own():
     """
-    Slices that overlap in part on one track are drawn wrong; a call without an end is drawn to the
-    end of its rank and says so.
+    Slices that overlap in part on one track are drawn wrongly, so they get more tracks. A call
+    without an end is drawn to the end of its rank's trace and marked as unfinished.
     """
 
     def call(index, start_ns, end_ns):
@@ -126,7 +127,7 @@ def test_chrome_trace_counts_microseconds_and_gives_calls_under_way_tracks_of_th
 )
 def test_faults_finds_what_a_viewer_would_drop(broken):
     """
-    A validator that never complains proves nothing.
+    The test's validator finds each fault: a validator that never complains proves nothing.
     """
     document = chrome_trace([[Event("collective", "barrier", 0, 0, 0, 5, sequence=0)]])
     document["traceEvents"][-1] |= broken

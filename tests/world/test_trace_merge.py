@@ -1,5 +1,5 @@
 """
-Merging ranks on one clock, and the answers that a trace gives.
+The traces of ranks are merged on one clock, and answer questions.
 """
 
 import time
@@ -49,7 +49,7 @@ def _message(name, rank, peer, index, start_ns=0, **fields):
 
 def test_merge_puts_a_receive_after_its_send_on_the_logical_clock():
     """
-    A rank that asks early still gets its data only after the other has sent.
+    A receive that is posted early ends only after its send.
     """
     zero = [Event("mark", "a", 0, 0, 5), Event("mark", "b", 0, 1, 6),
             _message("send", 0, 1, 2, wait_index=3)]  # fmt: skip
@@ -66,7 +66,8 @@ def test_merge_puts_a_receive_after_its_send_on_the_logical_clock():
 )
 def test_merge_makes_ranks_wait_for_those_they_need(name, ends):
     """
-    Rank 1 is the root and comes late. In a reduce only the root waits; else everybody does.
+    Rank 1 is the root and comes late. In a reduce only the root waits; in the other collectives all
+    ranks wait.
     """
     zero = [_collective(0, 0, 0, name, peer=1, wait_index=1)]
     one = [Event("mark", str(number), 1, number, 0) for number in range(4)]
@@ -77,7 +78,7 @@ def test_merge_makes_ranks_wait_for_those_they_need(name, ends):
 
 def test_merge_gives_an_exchange_that_is_posted_first_a_time():
     """
-    Both ranks post the receive, then send, then wait: no rank waits for itself.
+    Both ranks post the receive, then send, and then wait: no rank waits for itself.
     """
     traces = [
         [_message("recv", rank, 1 - rank, 0, wait_index=3),
@@ -90,7 +91,8 @@ def test_merge_gives_an_exchange_that_is_posted_first_a_time():
 
 def test_merge_gives_no_end_to_what_nobody_answers():
     """
-    Ranks in different collectives wait for ever, and the merge must say so and not hang.
+    Ranks in different collectives wait for ever. The merge gives these calls no end, and does not
+    hang.
     """
     zero = [_collective(0, 0, 0, "all_reduce"), _message("send", 0, 1, 1)]
     one = [_collective(1, 0, 0, "barrier"), _message("recv", 1, None, 1, sequence=None)]
@@ -105,7 +107,7 @@ def test_merge_gives_no_end_to_what_nobody_answers():
 
 def test_merge_on_the_wall_clock_counts_microseconds_from_the_first_event():
     """
-    That is the unit of Chrome's format and of the pictures.
+    The wall clock counts in microseconds, the unit of Chrome's format and of the pictures.
     """
     traces = [[_collective(0, 0, 9_000, end_ns=12_500)], [_collective(1, 0, 7_000)]]
     placed = [(it.event.rank, it.start, it.end) for it in merge(traces, "wall")]
@@ -117,7 +119,8 @@ def test_merge_on_the_wall_clock_counts_microseconds_from_the_first_event():
 
 def test_waits_counts_from_being_blocked_to_the_last_call():
     """
-    A rank that still computes does not wait, and a send that went into a buffer does not either.
+    A wait lasts from when a rank blocks until the last rank has called. A rank that still computes
+    does not wait, and a send into a buffer does not wait either.
     """
     in_python = _collective(0, 0, 1_000, end_ns=9_500, wait_start_ns=4_000, wait_end_ns=9_600)
     late = _collective(1, 0, 9_000, end_ns=9_500, wait_start_ns=9_100, wait_end_ns=9_600)
@@ -183,7 +186,7 @@ def _exchange_gradients(rank, world_size, way):
 
 def _with_small_buckets(model):
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.001)
-    ddp(torch.ones(1, 16)).sum().backward()  # the first step finds the buckets
+    ddp(torch.ones(1, 16)).sum().backward()  # the first step sets the buckets
     return ddp
 
 
@@ -196,7 +199,7 @@ def _with_small_buckets(model):
 )  # fmt: skip
 def test_overlaps_backward_tells_overlap_from_its_imitations(way, overlaps):
     """
-    All six give the right gradients. A hook that waits for the last gradient does not overlap,
+    All six ways give the right gradients. A hook that waits for the last gradient does not overlap,
     although it runs inside backward.
     """
     for events in run_world(2, _exchange_gradients, way):
@@ -208,7 +211,7 @@ def test_overlaps_backward_tells_overlap_from_its_imitations(way, overlaps):
 
 def test_argument_bytes_say_what_went_in_and_came_out():
     """
-    A lesson prints them: a scatter's root puts in what all together get.
+    A lesson prints these bytes: a scatter's root passes in what all ranks together receive.
     """
     events = [
         _collective(0, 0, 10, "scatter", input_bytes=32, output_bytes=8),
@@ -220,7 +223,7 @@ def test_argument_bytes_say_what_went_in_and_came_out():
 
 def test_early_communications_ignores_what_lies_between_two_backward_passes():
     """
-    The all-reduce after one step is not early for the next.
+    The all-reduce after one step is not early for the next step.
     """
     events = [
         Event("gradient", "a", 0, 0, 0, backward=0), Event("gradient", "b", 0, 1, 1, backward=0),
@@ -233,7 +236,7 @@ def test_early_communications_ignores_what_lies_between_two_backward_passes():
 
 def _ring(rank, world_size, chunk_length, pause_s):
     """
-    Send a chunk round the ring 2(n-1) times, as a ring all-reduce does.
+    Send a chunk around the ring 2(n-1) times, as a ring all-reduce does.
     """
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     chunk, into = torch.ones(chunk_length), torch.zeros(chunk_length)
@@ -255,8 +258,8 @@ def _logical(traces):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_traffic_and_the_logical_clock_are_equal_on_every_run(world_size):
     """
-    A picture on the logical clock is compared by nbval, so slow ranks must not change it. The whole
-    tensor sent round, the wrong answer, would be told by its bytes.
+    A picture on the logical clock is compared by nbval, so slow ranks must not change it. The bytes
+    would reveal the wrong answer that sends the whole tensor.
     """
     at_ease = run_world(world_size, _ring, 5, 0.0)[0]
     uneven = run_world(world_size, _ring, 5, 0.003)[-1]
@@ -285,8 +288,8 @@ def _offsets(rank, world_size, pretend):
 
 def test_clock_offsets_of_one_machine_are_zero_and_of_others_are_measured():
     """
-    Machines count from when they were switched on. The pretended clocks are 5 s apart; ranks leave
-    a barrier within the time that the measurement takes.
+    The clocks of machines count from when each was switched on. The simulated clocks are 5 s apart.
+    Ranks leave a barrier within the time of the measurement.
     """
     assert run_world(2, _offsets, False)[0][0] == [0, 0]
     (offsets, took_ns), *others = run_world(3, _offsets, True)
@@ -297,7 +300,8 @@ def test_clock_offsets_of_one_machine_are_zero_and_of_others_are_measured():
 
 def test_clock_offsets_compare_clocks_where_there_is_no_boot_id(tmp_path, monkeypatch):
     """
-    On macOS nothing tells whether two ranks share a machine.
+    macOS has no boot id that would show whether two ranks share a machine, so their clocks are
+    compared.
     """
     monkeypatch.setattr(clocks_module, "_BOOT_ID", tmp_path / "none")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -1,5 +1,5 @@
 """
-Switching a trace on and off, calls that fail, threads, and marks.
+A trace is switched on and off; calls fail, threads communicate, and marks are set.
 """
 
 import json
@@ -55,7 +55,7 @@ def _switch(rank, world_size):
 
 def test_trace_that_is_off_leaves_nothing_behind():
     """
-    Off means off: torch's table and its classes are as they were, also after an exception.
+    A trace that is off leaves torch's table and classes as they were, also after an exception.
     """
     outer, inner, failed = run_world(2, _switch)[0]
     assert (outer, inner) == (["all_reduce", "barrier"], ["all_reduce"])
@@ -64,7 +64,7 @@ def test_trace_that_is_off_leaves_nothing_behind():
 
 def _fail(rank, world_size):
     group = dist.new_group()
-    dist.barrier(group=group)  # a limit is for meeting, too
+    dist.barrier(group=group)  # meeting counts against the limit, too
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.3), group)
     with trace() as events:
         with pytest.raises(RuntimeError):
@@ -79,7 +79,7 @@ def _fail(rank, world_size):
 
 def test_trace_gives_no_end_to_a_call_that_failed():
     """
-    The stall table reads the calls without an end.
+    A failed call has no end, because the stall table lists calls without an end.
     """
     never = [("all_reduce", None, None)]
     first, second = run_world(2, _fail)
@@ -106,7 +106,7 @@ def _in_threads(rank, world_size):
 
 def test_trace_loses_nothing_when_threads_talk():
     """
-    Autograd and checkpoint writers talk from threads of their own.
+    No event is lost when threads communicate, as those of autograd and of checkpoint writers do.
     """
     traces = run_world(2, _in_threads)
     for events in traces:
@@ -120,7 +120,7 @@ def test_trace_loses_nothing_when_threads_talk():
 
 def test_trace_records_marks_and_spans_without_a_group():
     """
-    A lesson can mark its steps before any group exists, and events travel as JSON and pickles.
+    A lesson can mark its steps before a group exists, and events can be sent as JSON and pickles.
     """
     recorder = trace()
     with recorder as events, events.span("forward") as forward:
@@ -147,7 +147,7 @@ def _gather(rank, world_size):
 
 def test_gather_gives_every_rank_the_same_traces():
     """
-    Every rank can draw the whole picture.
+    Every rank gets the traces of all ranks, so each can draw the whole picture.
     """
     answers = run_world(3, _gather)
     assert answers[0] == answers[1] == answers[2]

@@ -1,5 +1,5 @@
 """
-A trace sees torch's reducer and the gradients between, and changes no bit of training.
+A trace sees torch's reducer and the gradients between its calls, and changes no bit of training.
 """
 
 import json
@@ -43,8 +43,8 @@ def _train_under_ddp(rank, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_trace_sees_the_reducer_in_order_with_gradients(world_size):
     """
-    DDP's reducer calls from C++, and DDP may be older than the trace. Torch's flight recorder is
-    another witness: it must have seen the same collectives.
+    DDP's reducer calls from C++, and DDP may be older than the trace. torch's flight recorder is an
+    independent record, and has the same collectives.
     """
     for events, names, recorded in run_world(world_size, _train_under_ddp):
         assert names == recorded
@@ -63,7 +63,7 @@ def test_trace_sees_the_reducer_in_order_with_gradients(world_size):
                     ready_bytes += event.output_bytes
                 elif event.name == "all_reduce":
                     sent_bytes += event.input_bytes
-                    assert sent_bytes <= ready_bytes  # a bucket leaves when it is full, not before
+                    assert sent_bytes <= ready_bytes  # a bucket is sent when it is full, not before
             assert all(e.end_ns is not None and e.wait_end_ns is None for e in buckets)
         assert {e.kind for e in per_backward[2]} == {"gradient"}  # no_sync
         assert [e.index for e in events] == sorted({e.index for e in events})
@@ -86,6 +86,7 @@ def _train(rank, world_size, is_traced):
 
 def test_trace_changes_no_bit_of_training():
     """
-    What is watched must be what runs without a watcher.
+    Recording must not change what it records: training gives the same bits with and without a
+    trace.
     """
     assert run_world(2, _train, True) == run_world(2, _train, False)

@@ -1,6 +1,5 @@
 """
-Two sides, ranks and the notebook: an error says on which one a name lives, and shows no source of
-ours.
+An error says whether a name is on the ranks or in the notebook, and shows no source of the package.
 """
 
 import pytest
@@ -17,7 +16,7 @@ get_ipython()._showtraceback = lambda kind, error, lines: shown.extend(lines)
 @pytest.fixture(scope="module")
 def kernel():
     """
-    Give a kernel that notes the tracebacks that it shows.
+    Return a kernel that records the tracebacks that it shows.
     """
     with running_kernel() as kernel:
         kernel.run("from ddp_lessons import predict, start_ranks")
@@ -36,7 +35,7 @@ def shown(kernel, cell):
 
 def test_a_name_is_said_to_live_on_the_other_side(kernel):
     """
-    The commonest slip is a `%%px` that is missing, or one too many.
+    The error names the other side, because the commonest slip is a missing `%%px`, or one too many.
     """
     start = "run start_ranks() first, then begin the cell with %%px."
     assert shown(kernel, "print(rank)").endswith(f"`rank` lives on the ranks: {start}")
@@ -55,12 +54,13 @@ def test_a_name_is_said_to_live_on_the_other_side(kernel):
         "`ranks` lives in the notebook, and ranks have variables of their own: define it in a cell "
         "that begins with %%px.",
     ]
-    assert "lives" not in shown(kernel, "%%px\nprint(Out)")  # IPython's own, on both sides
+    assert "lives" not in shown(kernel, "%%px\nprint(Out)")  # `Out` is IPython's own, on both sides
 
 
 def test_who_joins_ranks_twice_hears_who_has_joined_them(kernel):
     """
-    Every guide begins with that call.
+    A cell that joins the ranks a second time is told that start_ranks has joined them, because
+    every guide begins with that call.
     """
     kernel.run("ranks = start_ranks(2, device='cpu')")
     said = shown(kernel, "%%px\nimport torch.distributed as dist\ndist.init_process_group()")
@@ -69,7 +69,8 @@ def test_who_joins_ranks_twice_hears_who_has_joined_them(kernel):
 
 def test_start_ranks_mends_a_group_that_a_cell_has_left(kernel):
     """
-    It said that ranks were ready, and no collective worked.
+    `start_ranks` restores a group that a cell has left. It once said that the ranks were ready, and
+    no collective worked.
     """
     kernel.run("ranks = start_ranks(2, device='cpu')")
     kernel.run("%%px\nimport torch.distributed as dist\nx = 5\ndist.destroy_process_group()")
@@ -96,7 +97,8 @@ def test_start_ranks_mends_a_group_that_a_cell_has_left(kernel):
 )
 def test_an_error_of_ours_shows_the_line_and_the_message(kernel, cell, lines):
     """
-    Not sixty lines of our source.
+    An error of the package shows the cell's line and the message, and not sixty lines of our
+    source.
     """
     found = shown(kernel, cell).splitlines()
     assert len(found) == len(lines)

@@ -8,6 +8,7 @@ from concurrent.futures import wait
 
 from ddp_lessons.private.ipyparallel_client import identity_of, send_control
 from ddp_lessons.ranks.diagnosis.native_stacks import parse_stacks
+from ddp_lessons.ranks.messages.orders import CutSockets
 from ddp_lessons.ranks.messages.snapshot import AgentState, RankSnapshot
 from ddp_lessons.ranks.supervisor.child_main import STACK_SIGNAL, stack_file
 from ddp_lessons.ranks.system import clocks
@@ -126,7 +127,7 @@ class AgentClient:
         Have the supervisor cut the sockets of ranks whose agents do not answer.
         """
         if ranks and self._has_supervisor:
-            self._supervisor.order("cut", ranks=list(ranks), spared_ports=self.controller_ports)
+            self._supervisor.order(CutSockets(list(ranks), self.controller_ports))
 
     @property
     def controller_ports(self):

@@ -14,6 +14,7 @@ from traitlets.config import Config
 from ddp_lessons.errors import DDPLessonsError, StartFailed
 from ddp_lessons.ranks.kernel.launchers.registry import LAUNCHERS, load
 from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
+from ddp_lessons.ranks.messages.orders import ImportTorch, TorchImported
 from ddp_lessons.ranks.supervisor.child_main import RANK_OPTIONS
 from ddp_lessons.ranks.supervisor.controller_options import (
     EVERY_INTERFACE,
@@ -50,9 +51,9 @@ def this_machine(facts):
     _, free_bytes = memory()
     return MachineResources(
         num_cores=usable_cores(),
-        num_gpus=facts["num_gpus"],
+        num_gpus=facts.num_gpus,
         memory_bytes=free_bytes,
-        has_nccl=facts["has_nccl"],
+        has_nccl=facts.has_nccl,
     )
 
 
@@ -163,7 +164,7 @@ class Bootstrap:
         has_sockets = entry.is_ours and can_hold_sockets(supervisor.folder)
         folder = supervisor.folder if has_sockets else None
         supervisor.order_controller(controller_arguments(profile_dir, cluster_id, listen, folder))
-        supervisor.order("import torch")
+        supervisor.order(ImportTorch())
         remove_files_of_the_dead(profile_dir)
 
     @functools.cached_property
@@ -220,7 +221,7 @@ def check_early(n, device, running=None):
         BadInput: This machine cannot hold so many ranks, or lacks the device.
     """
     # torch is not loaded yet, so assume a GPU. A missing GPU is reported at the start.
-    facts = running.supervisor.facts if running else {"num_gpus": 1, "has_nccl": True}
+    facts = running.supervisor.facts if running else TorchImported(num_gpus=1, has_nccl=True)
     machine = this_machine(facts)
     freed_bytes = len(running) * BYTES_PER_RANK if running else 0
     machine = replace(machine, memory_bytes=machine.memory_bytes + freed_bytes)

@@ -17,6 +17,7 @@ from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput, output_i
 from ddp_lessons.ranks.kernel.recovery import ensure_ready, finish_cell
 from ddp_lessons.ranks.kernel.stall_monitor import StallMonitor
 from ddp_lessons.ranks.kernel.stop_button import StopButton
+from ddp_lessons.ranks.messages.orders import RankDied, SupervisorGone
 from ddp_lessons.ranks.rank.stack_snapshot import source_line
 from ddp_lessons.ranks.rank.tracebacks import comes_of_a_lost_peer
 from ddp_lessons.ranks.system import clocks
@@ -142,10 +143,11 @@ class CellRun:
         self.leave_alone()
         return finish_cell(self.ranks, self.outcomes, self._stall_monitor, self._stopped)
 
-    def _on_supervisor_event(self, message):
-        if message["at"] in ("died", "gone"):
-            death = (message.get("pid"), message.get("code"))
-            self._requests.tell(message["at"], message.get("rank"), death)
+    def _on_supervisor_event(self, event):
+        if isinstance(event, RankDied):
+            self._requests.tell("died", event.rank, (event.pid, event.code))
+        elif isinstance(event, SupervisorGone):
+            self._requests.tell("gone")
 
     def _take_events(self):
         for event in self._requests.news(clocks.CELL_TICK_S):

@@ -11,6 +11,7 @@ from pathlib import Path
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.private.ipyparallel_client import report_death
 from ddp_lessons.ranks.diagnosis.wording import rank_names
+from ddp_lessons.ranks.messages.orders import RankDied
 from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
@@ -240,7 +241,7 @@ class SupervisedRankProcesses(RankProcesses):
         return self._supervisor.log_tail("supervisor", *(f"rank-{rank}" for rank in ranks))
 
     def _ended_early(self, rank):
-        return self._supervisor.last_word.get(rank) == "died"
+        return rank in self._supervisor.ended
 
     @property
     def dead(self):
@@ -264,14 +265,14 @@ class SupervisedRankProcesses(RankProcesses):
         self._supervisor.signal_ranks(ranks, signal.SIGCONT)
 
     def _start_again(self, rank):
-        self._supervisor.last_word.pop(rank, None)
+        self._supervisor.ended.discard(rank)
         self._engine_set.start_rank(rank)
 
-    def _on_supervisor_event(self, message):
+    def _on_supervisor_event(self, event):
         # Report the death to the controller at once. It then gives the rank's number to the next
         # engine that asks for it, and fails the requests that wait for the rank.
-        if message["at"] == "died" and message["rank"] in self._client.ids:
-            report_death(self._client, message["rank"])
+        if isinstance(event, RankDied) and event.rank in self._client.ids:
+            report_death(self._client, event.rank)
 
 
 def loopback_only():

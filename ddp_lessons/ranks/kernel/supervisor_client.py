@@ -10,6 +10,22 @@ import threading
 from pathlib import Path
 
 from ddp_lessons.errors import RanksGone, StartFailed
+from ddp_lessons.ranks.messages.orders import (
+    ControllerDied,
+    ControllerStarted,
+    EndAll,
+    OrderFailed,
+    RankDied,
+    RankStarted,
+    RemoveAtEnd,
+    RunAtEnd,
+    SignalRanks,
+    StartController,
+    SupervisorGone,
+    TorchImported,
+    from_json,
+    to_json,
+)
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.json_pipe import json_pipe_pair
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
@@ -40,7 +56,7 @@ class SupervisorClient:
         self.facts = None
         self.error = None
         self.gone = False
-        self.last_word = {}  # rank -> "started" or "died"
+        self.ended = set()  # ranks whose last process has ended, and which have no new one
         self.last_death = {}  # rank -> (process id, exit code or minus the signal) of its last end
         self.held = None  # file that is open while the quota counts these ranks (see `rank_quota`)
         self._files = []
@@ -49,7 +65,7 @@ class SupervisorClient:
         self._process = None
         self._link, theirs = json_pipe_pair()
         try:
-            self._process = self._start_warden(theirs, "fork" if fork else "spawn")
+            self._process = self._start_supervisor(theirs, "fork" if fork else "spawn")
             self.supervisor_pid = self._process.pid
             threading.Thread(
                 target=self._listen, name="ddp-lessons-supervisor", daemon=True
@@ -63,7 +79,7 @@ class SupervisorClient:
         finally:
             theirs.sock.close()
 
-    def _start_warden(self, link, how):
+    def _start_supervisor(self, link, how):
         command = [  # -P: libraries must not import a learner's own random.py
             sys.executable, "-P", "-m", "ddp_lessons.ranks.supervisor.supervisor",
             str(link.fileno()), str(os.getpid()), str(self.folder), how,
@@ -78,14 +94,14 @@ class SupervisorClient:
                 start_new_session=True,  # Ctrl-C in a terminal is for the kernel alone
             )
 
-    def order(self, do, **details):
+    def order(self, order):
         """
         Send an order to the supervisor.
 
         Raises:
             RanksGone: The supervisor has ended.
         """
-        if not self._link.send(do=do, **details):
+        if not self._link.send(**to_json(order)):
             raise RanksGone(
                 "The ranks are gone: their supervisor has ended. Call start_ranks() again."
             )
@@ -95,14 +111,14 @@ class SupervisorClient:
         Order the supervisor to start the controller, with these command line arguments.
         """
         self.controller_ordered = True
-        self.order("start controller", argv=arguments)
+        self.order(StartController(arguments))
 
     def remove_at_end(self, paths):
         """
         Have files removed when the ranks end: by the supervisor, or by `stop` if it was killed.
         """
         self._files += paths
-        self.order("remove at end", paths=paths)
+        self.order(RemoveAtEnd(paths))
 
     def run_at_end(self, commands):
         """
@@ -111,7 +127,7 @@ class SupervisorClient:
         Args:
             commands: Command lines, each a list of words, that end ranks of other launchers.
         """
-        self.order("run at end", commands=commands)
+        self.order(RunAtEnd(commands))
 
     def on_event(self, listener):
         """
@@ -128,35 +144,36 @@ class SupervisorClient:
     def _listen(self):
         while (messages := self._link.receive()) is not None:
             for message in messages:
-                self._note(message)
-                for listener in list(self._listeners):
-                    listener(message)
+                self._tell(from_json(message))
         self._process.wait()  # the link closes as the supervisor ends
-        self._note({"at": "gone"})
-        for listener in list(self._listeners):
-            listener({"at": "gone"})
+        self._tell(SupervisorGone())
 
-    def _note(self, message):
+    def _tell(self, event):
+        self._note(event)
+        for listener in list(self._listeners):
+            listener(event)
+
+    def _note(self, event):
         with self._changed:
-            at = message["at"]
-            if "rank" in message:
-                self.last_word[message["rank"]] = at
-            if at == "started":
-                self.pids = {**self.pids, message["rank"]: message["pid"]}
-            elif at == "died":
-                self.last_death[message["rank"]] = (message["pid"], message["code"])
-                if self.pids.get(message["rank"]) == message["pid"]:
-                    self.pids = {r: pid for r, pid in self.pids.items() if r != message["rank"]}
-            elif at == "controller started":
-                self.controller_pid = message["pid"]
-            elif at == "controller died":
-                self.error = f"the controller ended with code {message['code']}"
-            elif at == "imported":
-                self.facts = message
-            elif at == "failed":
-                self.error = message["error"]
-            elif at == "gone":
-                self.gone = True
+            match event:
+                case RankStarted(rank, pid):
+                    self.pids = {**self.pids, rank: pid}
+                    self.ended.discard(rank)
+                case RankDied(rank, pid, code):
+                    self.last_death[rank] = (pid, code)
+                    self.ended.add(rank)
+                    if self.pids.get(rank) == pid:
+                        self.pids = {r: p for r, p in self.pids.items() if r != rank}
+                case ControllerStarted(pid):
+                    self.controller_pid = pid
+                case ControllerDied(code):
+                    self.error = f"the controller ended with code {code}"
+                case TorchImported():
+                    self.facts = event
+                case OrderFailed(error):
+                    self.error = error
+                case SupervisorGone():
+                    self.gone = True
             self._changed.notify_all()
 
     def wait_for(self, condition, timeout_s, what):
@@ -211,13 +228,13 @@ class SupervisorClient:
         """
         Send a signal to the processes of some ranks.
         """
-        self.order("signal", ranks=list(ranks), signum=int(signum))
+        self.order(SignalRanks(list(ranks), int(signum)))
 
     def stop(self):
         """
         End the supervisor and all its children, and wait until it has ended.
         """
-        self._link.send(do="stop")
+        self._link.send(**to_json(EndAll()))
         try:
             self._process.wait(timeout=clocks.SUPERVISOR_END_S)
         except subprocess.TimeoutExpired:

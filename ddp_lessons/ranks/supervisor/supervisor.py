@@ -18,6 +18,24 @@ import time
 import traceback
 from pathlib import Path
 
+from ddp_lessons.ranks.messages.orders import (
+    ControllerDied,
+    ControllerStarted,
+    CutSockets,
+    EndAll,
+    ImportTorch,
+    OrderFailed,
+    RankDied,
+    RankStarted,
+    RemoveAtEnd,
+    RunAtEnd,
+    SignalRanks,
+    StartController,
+    StartRank,
+    TorchImported,
+    from_json,
+    to_json,
+)
 from ddp_lessons.ranks.supervisor import child_main
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system import processes as system
@@ -57,7 +75,7 @@ class Supervisor:
         self.controller_pid = child_main.fork_child(
             self.folder / "controller.log", self._in_child, child_main.run_controller, argv
         )
-        self.link.send(at="controller started", pid=self.controller_pid)
+        self._report(ControllerStarted(self.controller_pid))
 
     def import_torch(self):
         """
@@ -66,26 +84,34 @@ class Supervisor:
         child_main.import_for_forks()
         import torch.distributed
 
-        self.link.send(
-            at="imported",
-            num_gpus=count_gpus(),
-            has_nccl=torch.distributed.is_nccl_available(),
-            torch_version=torch.__version__,
-        )
+        has_nccl = torch.distributed.is_nccl_available()
+        self._report(TorchImported(count_gpus(), has_nccl, torch.__version__))
 
-    def start_rank(self, rank, environment, num_threads, connection_file, profile_dir):
+    def start_rank(self, order):
         """
-        Start one rank (arguments: see `child_main.run_rank`).
+        Start one rank.
+
+        Args:
+            order: A StartRank.
         """
-        job = (rank, environment, num_threads, connection_file, profile_dir, self.folder)
+        job = (
+            order.rank,
+            order.environment,
+            order.num_threads,
+            order.connection_file,
+            order.profile_dir,
+            self.folder,
+        )
         if self.fork:
-            pid = child_main.fork_child(
-                self.folder / f"rank-{rank}.log", self._in_child, child_main.run_rank, *job
-            )
+            log = self.folder / f"rank-{order.rank}.log"
+            pid = child_main.fork_child(log, self._in_child, child_main.run_rank, *job)
         else:
             pid = child_main.spawn_rank(*job)
-        self.ranks[pid] = rank
-        self.link.send(at="started", rank=rank, pid=pid)
+        self.ranks[pid] = order.rank
+        self._report(RankStarted(order.rank, pid))
+
+    def _report(self, event):
+        self.link.send(**to_json(event))
 
     def _in_child(self, work, *args):
         # If a child kept the pipe open, the kernel would not notice the supervisor's end.
@@ -93,29 +119,29 @@ class Supervisor:
         self.link.sock.close()
         work(*args)
 
-    def _obey(self, do, order):
-        if do == "start controller":
-            self.start_controller(order["argv"])
-        elif do == "import torch":
-            self.import_torch()
-        elif do == "start rank":
-            self.start_rank(**order)
-        elif do == "signal":
-            for pid, rank in self.ranks.items():
-                if rank in order["ranks"]:
-                    os.kill(pid, order["signum"])
-        elif do == "cut":
-            for pid, rank in self.ranks.items():
-                if rank in order["ranks"]:
-                    system.shut_down_sockets(pid, order["spared_ports"])
-        elif do == "remove at end":
-            self.files_to_remove += order["paths"]
-        elif do == "run at end":
-            self.commands = order["commands"]
-        elif do == "stop":
-            self._running = False
-        else:
-            raise ValueError(f"unknown order {do!r}")
+    def _obey(self, order):
+        match order:
+            case StartController():
+                self.start_controller(order.argv)
+            case ImportTorch():
+                self.import_torch()
+            case StartRank():
+                self.start_rank(order)
+            case SignalRanks():
+                for pid in self._pids_of(order.ranks):
+                    os.kill(pid, order.signum)
+            case CutSockets():
+                for pid in self._pids_of(order.ranks):
+                    system.shut_down_sockets(pid, order.spared_ports)
+            case RemoveAtEnd():
+                self.files_to_remove += order.paths
+            case RunAtEnd():
+                self.commands = order.commands
+            case EndAll():
+                self._running = False
+
+    def _pids_of(self, ranks):
+        return [pid for pid, rank in self.ranks.items() if rank in ranks]
 
     # ---- the loop ----
 
@@ -146,10 +172,10 @@ class Supervisor:
         for pid, code in child_main.reap():
             if pid == self.controller_pid:
                 self.controller_pid = None
-                self.link.send(at="controller died", code=code)
+                self._report(ControllerDied(code))
                 self._running = False  # without a controller no cell can reach a rank
             elif pid in self.ranks:
-                self.link.send(at="died", rank=self.ranks.pop(pid), pid=pid, code=code)
+                self._report(RankDied(self.ranks.pop(pid), pid, code))
 
     def _from_kernel(self, link):
         orders = link.receive()
@@ -158,10 +184,10 @@ class Supervisor:
             return
         for order in orders:
             try:
-                self._obey(order.pop("do"), order)
+                self._obey(from_json(order))
             except Exception as error:
                 traceback.print_exc()
-                self.link.send(at="failed", error=f"{type(error).__name__}: {error}")
+                self._report(OrderFailed(f"{type(error).__name__}: {error}"))
 
     # ---- the end ----
 

@@ -1,5 +1,5 @@
 """
-The bank: every wrong answer gets its own hint, and every unusual right one passes.
+The bank: every wrong answer gets its own hint, and every unusual right answer passes.
 """
 
 import pytest
@@ -14,7 +14,7 @@ from ddp_lessons.ranks.kernel.cells import run_cell
 )
 def test_wrong_answer_gets_its_own_hint(ranks, answer):
     """
-    The mistake is told apart from others, with what was tried and the hint for it.
+    The check names this mistake and no other, with the case and the hint for it.
     """
     expect_own_hint(ranks, answer)
 
@@ -23,7 +23,7 @@ def test_wrong_answer_gets_its_own_hint(ranks, answer):
 @pytest.mark.parametrize("answer", [answer for answer in WRONG if is_timed(answer)], ids=name_of)
 def test_wrong_answer_that_only_the_clock_shows_gets_its_own_hint(ranks, answer):
     """
-    On a crowded machine the check accepts it in doubt, so nothing else may run beside it.
+    On a crowded machine the check accepts such an answer in case of doubt, so this test runs alone.
     """
     expect_own_hint(ranks, answer)
 

@@ -1,7 +1,8 @@
 """
-Each task of each exercise: its blank fails, a wrong answer gets its own hint, its solution passes.
+Each task of each exercise: its blank fails, a wrong answer gets its own hint, and its solution
+passes.
 
-`make bank` tries all wrong answers, and unusual right ones.
+`make bank` tries all wrong answers, and the unusual right ones.
 """
 
 import re
@@ -33,7 +34,7 @@ FEWEST_WRONG = 4
 
 def test_every_task_of_the_syllabus_is_there():
     """
-    A lesson without its tasks teaches half.
+    All tasks exist: a lesson without its tasks teaches only half.
     """
     texts = sorted((ROOT / "exercises" / "py").glob("*.py"))
     headings = {path.stem: HEADING.findall(path.read_text()) for path in texts}
@@ -46,7 +47,8 @@ def test_every_task_of_the_syllabus_is_there():
 @every_task
 def test_task_has_hints_wrong_answers_an_unusual_one_and_a_picture(number):
     """
-    A check is proven by what it refuses, and by the right answer that it does not.
+    A check is proven by the wrong answers that it refuses, and by the right answers that it
+    accepts.
     """
     task = TASKS[number]
     assert len(task.hints) >= FEWEST_HINTS
@@ -62,7 +64,8 @@ def test_task_has_hints_wrong_answers_an_unusual_one_and_a_picture(number):
 @every_task
 def test_every_mistake_has_one_wrong_answer(number):
     """
-    A hint that no answer gets is a guess, and a second answer proves nothing more.
+    Each mistake has one wrong answer: a hint that no answer gets is a guess, and a second answer
+    proves nothing more.
     """
     proven = [answer.mistake for answer in WRONG if answer.task == number]
     assert set(TASKS[number].own_hints) - set(proven) == set()
@@ -72,7 +75,7 @@ def test_every_mistake_has_one_wrong_answer(number):
 @every_task
 def test_blank_fails_with_a_message_that_a_beginner_understands(ranks, number):
     """
-    Whoever runs the notebook as it comes must learn what to do.
+    The blank fails with a message that tells a learner who runs the notebook unchanged what to do.
     """
     task = TASKS[number]
     blank = answer_cells(read_notebook(EXERCISES[stem_of(task)].blank))[number]
@@ -85,7 +88,7 @@ def test_blank_fails_with_a_message_that_a_beginner_understands(ranks, number):
 @pytest.mark.parametrize("answer", drawn_wrong_answers(), ids=name_of)
 def test_wrong_answer_gets_its_own_hint(ranks, answer):
     """
-    One wrong answer to each task; the others are in the bank.
+    Each task's check refuses one wrong answer with its own hint; the bank has the others.
     """
     expect_own_hint(ranks, answer)
 
@@ -93,14 +96,14 @@ def test_wrong_answer_gets_its_own_hint(ranks, answer):
 @every_task
 def test_solution_passes_and_draws_its_picture(ranks, number):
     """
-    The same answer gets the same line, and a picture of what it did.
+    A solution passes, the learner's state says so, and there is a picture of what it did.
     """
     task = TASKS[number]
     solutions = answer_cells(read_notebook(EXERCISES[stem_of(task)].notebook))
     for earlier in sorted(other for other in solutions if other <= number):
-        run_cell(ranks, solutions[earlier])  # one may call those before it
+        run_cell(ranks, solutions[earlier])  # it may call earlier answers
     task(ranks)
     assert notes.row_of(number)["is_passed"]
     picture = task.picture()
-    drawn = getattr(picture, "_repr_svg_", None) or picture._repr_png_  # a PNG of what was measured
+    drawn = getattr(picture, "_repr_svg_", None) or picture._repr_png_  # measurements are a PNG
     assert drawn()[:4] in ("<svg", b"\x89PNG")

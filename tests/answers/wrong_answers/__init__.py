@@ -1,5 +1,6 @@
 """
-Answers to the exercises: wrong ones, and right ones that nobody expects.
+The bank's answers to the exercises: wrong ones, and unusual right ones.
 
-A folder a stem, in it a module a task; `sources` is what answers to several tasks are made from.
+Each exercise has a folder, and each task a module in it. `sources` has the source from which
+answers to several tasks are made.
 """

@@ -18,6 +18,7 @@ from traitlets import Any, Integer
 from ddp_lessons.private.ipyparallel_cluster import end_cluster_thread
 from ddp_lessons.ranks.kernel.cell_transport import tell_unreadable_results, unpack
 from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
+from ddp_lessons.ranks.messages.orders import ImportTorch, StartRank
 from ddp_lessons.ranks.supervisor.controller_options import controller_arguments
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
@@ -182,7 +183,7 @@ class SupervisorEngineLauncher(_SupervisorLauncher, ipp_launcher.EngineLauncher)
         self._adopt_supervisor()
         self.n = n
         if self.supervisor.facts is None:
-            self.supervisor.order("import torch")
+            self.supervisor.order(ImportTorch())
         for rank in range(n):
             self.start_rank(rank)
         self.notify_start(self.supervisor_pid)
@@ -198,14 +199,14 @@ class SupervisorEngineLauncher(_SupervisorLauncher, ipp_launcher.EngineLauncher)
             "LOCAL_RANK": str(rank),
             "LOCAL_WORLD_SIZE": str(self.n),
         }
-        self.supervisor.order(
-            "start rank",
-            rank=rank,
-            environment=environment,
-            num_threads=self.num_threads,
+        order = StartRank(
+            rank,
+            environment,
+            self.num_threads,
             connection_file=self.connection_files["engine"],
             profile_dir=self.profile_dir,
         )
+        self.supervisor.order(order)
 
     def signal(self, sig):
         """

@@ -1,3 +1,3 @@
 """
-Answers to exercise 07, a module a task.
+Answers to exercise 07, one module for each task.
 """

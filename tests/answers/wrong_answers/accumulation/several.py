@@ -15,7 +15,7 @@ from wrong_answers.accumulation.sources import (
 )
 
 ANSWERS = [
-    # what is left behind
+    # These answers leave something changed.
     *(
         at_first(number, "leaves the model in eval mode", "mode", "    model.eval()\n")
         for number in BY_HAND

@@ -1,5 +1,5 @@
 """
-What the answers of 07 are made from.
+Sources from which the answers of exercise 07 are made.
 """
 
 from bank import changing
@@ -60,13 +60,13 @@ def plateau_step(schedule, total, num_samples):
 
 SOURCES = {"07.1": ACCUMULATE, "07.2": TRAIN, "07.3": CLIP, "07.4": PLATEAU}
 
-FIRST = {  # the line that a task begins with
+FIRST = {  # the line with which a task begins
     "07.1": "    k = len(micro_batches)\n",
     "07.2": "    for start in",
     "07.3": "    k = len(micro_batches)\n",
 }
 
-LAST = {  # the one before which all gradients are there
+LAST = {  # the line before which all gradients are computed
     "07.2": "        optimizer.step()\n",
     "07.3": "    gradients = [",
 }
@@ -90,7 +90,7 @@ def at_first(number, what, mistake, lines):
 
 def at_end(number, what, mistake, lines, *pairs):
     """
-    Put lines where all gradients are there; they are indented as in 07.1.
+    Insert lines where all gradients are computed. The lines are indented as in 07.1.
     """
     last = LAST.get(number)
     if last is None:
