@@ -1,7 +1,7 @@
 """
 A fully sharded model trains as one process would train with the samples of all ranks.
 
-The oracle is one process in float64, with the mean of the ranks' losses; another one is torch's
+The oracles are one process in float64, with the mean of the ranks' losses, and torch's
 `fully_shard`.
 """
 

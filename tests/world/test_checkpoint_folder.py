@@ -324,8 +324,8 @@ def _count_blocks(rank, world_size, root):
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_ranks_share_the_checksums(tmp_path, world_size):
     """
-    If one rank read all files, the others would wait. So each block is read once, by one rank, and
-    the ranks' shares differ by at most two blocks.
+    If one rank read all files, the others would wait. So each block is read once, by one rank. For
+    each of the two checkpoints the ranks' shares differ by at most one block.
     """
     shares = run_world(world_size, _count_blocks, str(tmp_path))
     blocks = [block for share in shares for block in share]

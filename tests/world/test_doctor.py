@@ -276,8 +276,8 @@ def test_probe_runs_a_cell_and_knows_the_private_names():
 @pytest.mark.skipif(sys.platform != "linux", reason="forked ranks inherit the hook")
 def test_probe_finds_a_name_that_torch_has_renamed(tmp_path, monkeypatch):
     """
-    As after an upgrade. The doctor once said "The course runs here.", and a start gave two pieces
-    of advice, both wrong.
+    The probe finds a name that torch has renamed, as after an upgrade. The doctor once said "The
+    course runs here.", and starting ranks gave two pieces of advice, both wrong.
     """
     (tmp_path / "sitecustomize.py").write_text(RENAMES_WORLD)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -106,7 +106,8 @@ def test_a_cell_ends_that_replaces_its_streams(usable, cell, capsys):
 
 def test_text_that_is_not_utf_8_is_shown_with_the_replacement_sign(usable, capsys):
     """
-    Such texts occur: on disks that older systems have written, they are names of files.
+    Disks that older systems have written have names of files that are not UTF-8. Such a name is
+    printed with the replacement character, and the cell ends.
     """
     run_cell(usable, r"print('name \udce9', 'half \ud800')")
     assert capsys.readouterr().out == "[0] name \ufffd half \ufffd\n[1] name \ufffd half \ufffd\n"
@@ -254,8 +255,8 @@ def test_an_interrupt_reaches_what_follows_an_inner_error(usable):
 @pytest.mark.parametrize("wait", ["time.sleep(60)", "threading.Event().wait()"])
 def test_a_rank_that_waits_again_when_it_is_freed_keeps_its_variables(usable, wait):
     """
-    A rank may wait again when it is released: in a `finally`, or while it closes what was open. It
-    keeps its variables; before a repair, one in five was taken for asleep and replaced.
+    A rank may wait again when it is released: in a `finally`, or while it closes files. It keeps
+    its variables. One such rank in five was once taken for asleep and replaced.
     """
     wait = (
         f"import threading, time\ntry:\n    if rank: dist.barrier()\nfinally:\n    if rank: {wait}"
@@ -291,8 +292,8 @@ def test_an_object_that_is_freed_as_it_ends_says_nothing(usable, capsys):
 )
 def test_a_variable_that_cannot_leave_its_rank_is_told_in_one_sentence(usable, variable, told):
     """
-    A variable that cannot be sent is an error of one sentence. The first case's class is unknown
-    here, and reading such a value once waited for ever.
+    A variable that cannot be sent raises an error of one sentence. The first case's class is
+    unknown here, and reading such a value once waited for ever.
     """
     run_cell(usable, variable)
     for view, rank in ((usable[1], 1), (usable.view, 0)):
@@ -354,8 +355,8 @@ def test_a_reply_that_is_lost_ends_its_cell(usable, others):
 
 def test_streams_of_cells_are_kept_from_what_runs_between_cells(monkeypatch):
     """
-    Streams of cells are replaced between cells. A function that a view sends while a cell awaits
-    has the cell's streams.
+    Between cells the process has its own streams, and inside a cell those of cells. A function that
+    a view sends while a cell awaits has the cell's streams.
     """
     own, tee = sys.stdout, WriteOnly()
     streams = CellStreams()

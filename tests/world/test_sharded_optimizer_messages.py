@@ -109,7 +109,7 @@ def test_stage_2_never_holds_all_gradients():
     whole = run_world(4, _held_in_backward, Zero1Optimizer)
     cut = run_world(4, _held_in_backward, Zero2Optimizer)
     assert min(whole) >= 15.9  # torch itself has freed some bytes meanwhile
-    # The last 0.5 are 4 activations of 2 samples each, which this test cannot distinguish from
+    # The last 0.5, 8 KiB, leaves room for activations, which this test cannot distinguish from
     # gradients.
     assert max(cut) <= 16 / 4 + 1 + 2 * (1 + 1 / 4) + 0.5
 
@@ -254,8 +254,8 @@ def test_parameters_that_do_not_come_are_told_once_and_sent_again(error):
 
 def test_a_call_that_failed_is_over_only_when_all_of_its_messages_are():
     """
-    A failed call has ended only when all its messages have ended: the caller may release the
-    memory, into which another message could still write.
+    A failed call has ended only when all its messages have ended: the caller may free the memory,
+    into which another message could still write.
     """
     last = FailedWork()
     with pytest.raises(RuntimeError, match="Connection closed"):

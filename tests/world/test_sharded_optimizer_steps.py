@@ -371,7 +371,8 @@ def test_steps_on_a_gpu(kind):
             _finish(optimizer)
             found.append([p.detach() for p in params])
         for one, other in zip(*found, strict=True):
-            # The arithmetic is the same, in kernels for tensors of other lengths: 3 steps of 1e-3.
+            # The arithmetic is the same, in CUDA kernels for tensors of other lengths: 3 steps of
+            # 1e-3.
             torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
     finally:
         dist.destroy_process_group()

@@ -1,5 +1,5 @@
 """
-The parts of lesson speed that run on ranks: simulated steps, the agreed straggler, times and
+The parts of the speed lesson that run on ranks: simulated steps, the agreed straggler, times and
 profiles.
 """
 

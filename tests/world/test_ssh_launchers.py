@@ -181,7 +181,7 @@ def test_a_command_that_is_not_there_is_named(engine_set):
 def test_a_host_that_is_silent_is_not_waited_for(engine_set):
     """
     ssh would wait for minutes for a host that does not answer, so stopping does not wait for it.
-    Ranks there end by themselves, as they hear no controller.
+    Ranks there end by themselves, because they get no answer from their controller.
     """
     engines = engine_set({"node1": 1, "node2": 2})
 
@@ -252,7 +252,7 @@ def heard(agent):
 def test_an_agent_says_what_becomes_of_its_orders(agent, tmp_path):
     """
     The agent reports on a sequence of orders: a process starts, is asked for its output and ends;
-    another cannot start; a third is kept.
+    another cannot start; a third is kept alive after the login.
     """
     log = str(tmp_path / "logs" / "one")
     start = {"do": "start", "key": "one", "log": log, "folder": str(tmp_path / "profile")}

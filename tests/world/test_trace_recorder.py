@@ -64,7 +64,7 @@ def test_trace_that_is_off_leaves_nothing_behind():
 
 def _fail(rank, world_size):
     group = dist.new_group()
-    dist.barrier(group=group)  # meeting counts against the limit, too
+    dist.barrier(group=group)  # connects first, as the limit would apply to that, too
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.3), group)
     with trace() as events:
         with pytest.raises(RuntimeError):

@@ -1,5 +1,7 @@
 """
 Task 07.1: a window of micro-batches with one sync.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 from ddp_lessons.checks.accumulation.training import (

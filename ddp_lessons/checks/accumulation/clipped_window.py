@@ -1,5 +1,7 @@
 """
 Task 07.3: clip by the global norm.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 import math

@@ -1,5 +1,7 @@
 """
 Task 07.4: a plateau schedule that all ranks agree on.
+
+On each rank: `_act`; in both: `_totals`, `_counts`, `_noted`. In the kernel: the rest.
 """
 
 import math

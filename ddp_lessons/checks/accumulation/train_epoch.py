@@ -1,5 +1,7 @@
 """
 Task 07.2: the last window of an epoch.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 import torch

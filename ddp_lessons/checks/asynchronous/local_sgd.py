@@ -1,5 +1,7 @@
 """
 Task 14.2: local SGD.
+
+On each rank: `_Watched`, `_modes_of`, `_act`. In the kernel: the rest.
 """
 
 from itertools import pairwise

@@ -1,5 +1,7 @@
 """
 Task 14.3: DiLoCo's outer step.
+
+On each rank: `_parameters`, `_act`, `_train_alone`, `_flat`, `_momentum`. In the kernel: the rest.
 """
 
 import torch

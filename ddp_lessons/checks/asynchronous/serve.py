@@ -1,5 +1,7 @@
 """
 Task 14.1: a server that bounds staleness.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 import torch

@@ -1,5 +1,7 @@
 """
 Task 14.4: balance by stealing work.
+
+On each rank: `_act`, `_Counters`. In the kernel: the rest.
 """
 
 from collections import Counter

@@ -1,5 +1,8 @@
 """
 Task 15.2: a column- and a row-parallel layer with one all-reduce.
+
+On each rank: `_act`, `_all_fit`, `_run`, `_backward`, `_parts_of`, `_are_parameters`; in both:
+`_most_held`, `_fault_of`, `_wholes`. In the kernel: the rest.
 """
 
 import torch

@@ -3,6 +3,8 @@ Task 15.1: a linear layer whose weight is whole only during its forward and its 
 
 Legend: w ranks; weight (O, I), cut into parts of at most ceil(O / w) rows, or as many numbers;
 x (N, I); output (N, O).
+
+On each rank: `_act`, `_train`; in both: `_num_bytes`, `_most_alive`. In the kernel: the rest.
 """
 
 import math

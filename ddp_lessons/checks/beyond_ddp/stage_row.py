@@ -3,6 +3,8 @@ Task 15.3: a 1F1B schedule.
 
 Legend: w stages, M microbatches. The table of all stages is judged as data, by its timetable. If
 there are as many stages as ranks, the ranks run it as well.
+
+On each rank: `_act`, `_run`; in both: `_num_stages`, `_first_fault`. In the kernel: the rest.
 """
 
 import torch

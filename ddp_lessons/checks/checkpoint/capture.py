@@ -1,5 +1,7 @@
 """
 Task 08.2: capture the state of a run, and restore it.
+
+On each rank: `_act`, `_objects`, `_parts`, `_without_zeros`. In the kernel: the rest.
 """
 
 import io

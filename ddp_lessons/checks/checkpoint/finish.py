@@ -1,5 +1,7 @@
 """
 Task 08.5: the capstone: a run on four ranks is killed, and two ranks resume it.
+
+On each rank: `_act`, `_pair`, `_digits_for`. In the kernel: the rest.
 """
 
 import shutil

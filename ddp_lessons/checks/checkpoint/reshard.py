@@ -1,5 +1,7 @@
 """
 Task 08.4: shards for another number of ranks than the one that saved them.
+
+On each rank: `_act`; in both: `_rows_of`, `_own_part`. In the kernel: the rest.
 """
 
 import random

@@ -1,5 +1,8 @@
 """
 Task 08.1: an atomic save.
+
+On each rank: `_act`, `_fault_after_a_kill`, `_fault_of_the_next`; in both: `_state`, `_unsealed`.
+In the kernel: the rest.
 """
 
 import shutil

@@ -1,5 +1,7 @@
 """
 Task 08.3: resume in the middle of an epoch.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 from itertools import pairwise

@@ -1,5 +1,7 @@
 """
 Task 02.2: all-gather of unequal lengths.
+
+On each rank: `_act`, `_numbers_of_length`. In the kernel: the rest.
 """
 
 import torch

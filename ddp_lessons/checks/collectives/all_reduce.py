@@ -1,5 +1,7 @@
 """
 Task 02.1: all-reduce from reduce and broadcast.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 import torch

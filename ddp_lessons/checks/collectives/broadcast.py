@@ -1,5 +1,7 @@
 """
 Task 02.4: a broadcast in log2(w) rounds.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE, MUST_FIT, tensor_of

@@ -1,5 +1,7 @@
 """
 Task 02.3: a neighbour exchange that cannot deadlock.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE, MUST_FIT, tensor_of

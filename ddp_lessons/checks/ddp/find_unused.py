@@ -1,5 +1,7 @@
 """
 Task 06.2: find the unused branch.
+
+On each rank: `_act`; in both: `_num_before`, `_later_uses`. In the kernel: the rest.
 """
 
 import torch

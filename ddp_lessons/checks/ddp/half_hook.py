@@ -1,5 +1,7 @@
 """
 Task 06.1: a half-precision hook with error feedback.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 from dataclasses import replace

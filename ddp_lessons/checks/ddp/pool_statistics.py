@@ -1,5 +1,7 @@
 """
 Task 06.3: keep BatchNorm honest.
+
+On each rank: `_act`, `_parts_of`. In the kernel: the rest.
 """
 
 import copy

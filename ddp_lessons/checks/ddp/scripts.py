@@ -1,5 +1,7 @@
 """
 Task 06.4: mend four broken scripts.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 from dataclasses import replace

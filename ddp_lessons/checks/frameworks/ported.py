@@ -1,5 +1,7 @@
 """
 Task 16.1: port a loop.
+
+On each rank: `_act`, `_read`. In the kernel: the rest.
 """
 
 import pickle

@@ -1,5 +1,7 @@
 """
 Task 16.2: find what a framework changed.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 from ddp_lessons.checks.frameworks.material import warm_up_all

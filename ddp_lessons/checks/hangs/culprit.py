@@ -1,5 +1,7 @@
 """
 Task 10.1: from the stack dumps of a job that hung, name the culprit and the line.
+
+On each rank: `_act`; in both: `_jobs`. In the kernel: the rest.
 """
 
 from pathlib import Path

@@ -1,5 +1,7 @@
 """
 Task 10.4: mend four scripts that hang.
+
+On each rank: `_act`, `_on`; in both: `arguments`, `_losses`, `_numbers`. In the kernel: the rest.
 """
 
 from dataclasses import replace
@@ -23,10 +25,8 @@ from ddp_lessons.checks.kit.on_rank.snapshots import plain
 from ddp_lessons.pictures import timeline_picture, timeline_tracks
 from ddp_lessons.trace import merge
 
-NUM_SCRIPTS = 4
+NUM_SCRIPTS, _STEPS, _LARGE = 4, 4, 4
 LOGS, UNEVEN, STOPS, PARTS = 1, 2, 3, 4
-_STEPS = 4
-_LARGE = 4
 
 
 def _cases(draw):

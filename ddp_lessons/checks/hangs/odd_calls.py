@@ -1,5 +1,7 @@
 """
 Task 10.3: compare what ranks have called before they wait.
+
+On each rank: `_act`; in both: `Planned`, `_plain`, `_odd`, `planned`. In the kernel: the rest.
 """
 
 import time

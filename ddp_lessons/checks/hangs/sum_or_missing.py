@@ -1,5 +1,7 @@
 """
 Task 10.2: a timeout that names who is missing.
+
+On each rank: `_act`; in both: `_ranks`, `limit_of`, `_numbers`. In the kernel: the rest.
 """
 
 import time

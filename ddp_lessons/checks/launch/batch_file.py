@@ -1,5 +1,7 @@
 """
 Task 09.3: write the batch file for a cluster that is described.
+
+On each rank: `_act`; in both: `_asked`. In the kernel: the rest.
 """
 
 from functools import lru_cache

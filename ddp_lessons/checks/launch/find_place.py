@@ -1,5 +1,7 @@
 """
 Task 09.1: find a process's place in the variables that any launcher has set.
+
+On each rank: `_of_each`, `_act`; in both: `_mine`, `_environs`. In the kernel: the rest.
 """
 
 from copy import copy

@@ -1,5 +1,7 @@
 """
 Task 09.4: tell apart the logs of six recorded jobs.
+
+On each rank: `_act`; in both: `_jobs`, `_jobs_of_rank`. In the kernel: the rest.
 """
 
 from pathlib import Path

@@ -1,5 +1,7 @@
 """
 Task 17.2: which remedy for which link.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 from ddp_lessons.checks.kit import Case, Mistake, Task, words

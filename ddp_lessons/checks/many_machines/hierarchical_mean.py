@@ -1,5 +1,7 @@
 """
 Task 17.1: a hierarchical all-reduce for any hosts.
+
+On each rank: `_act`; in both: `_tensor`. In the kernel: the rest.
 """
 
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """
 Task 12.1: a macro F1 that is the same for any split of the samples.
+
+On each rank: `_act`; in both: `_counts`. In the kernel: the rest.
 """
 
 import math

@@ -1,5 +1,7 @@
 """
 Task 12.4: stop early, together.
+
+On each rank: `_act`; in both: `_means`, `_totals`, `_flags`. In the kernel: the rest.
 """
 
 import math

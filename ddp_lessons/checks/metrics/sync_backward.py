@@ -1,5 +1,7 @@
 """
 Task 12.3: BatchNorm's backward, over the samples of all ranks.
+
+On each rank: `_act`; in both: `_Given`. In the kernel: the rest.
 """
 
 import torch

@@ -1,5 +1,7 @@
 """
 Task 12.2: BatchNorm's forward, over the samples of all ranks.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """
 Task 01.2: even and odd subgroups.
+
+On each rank: `_act`, `_parity_kept`; in both: `_expected_ranks`. In the kernel: the rest.
 """
 
 from dataclasses import replace

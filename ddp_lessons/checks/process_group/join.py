@@ -1,5 +1,7 @@
 """
 Task 01.1: join a group.
+
+On each rank: `_act`, `_wait_for_bytes`. In the kernel: the rest.
 """
 
 import time

@@ -1,5 +1,8 @@
 """
 Task 01.3: name the missing ranks.
+
+On each rank: `_act`, `_others_present`, `_come_too_late`; in both: `_NotedStore`, `_too_late`. In
+the kernel: the rest.
 """
 
 import time

@@ -1,5 +1,7 @@
 """
 Task 00.1: distribute the items of a list to the ranks.
+
+On each rank: `_act`; in both: `_others`. In the kernel: the rest.
 """
 
 from collections import Counter

@@ -1,5 +1,7 @@
 """
 Task 05.2: average gradients.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 import torch

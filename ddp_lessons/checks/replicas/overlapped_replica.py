@@ -1,5 +1,7 @@
 """
 Task 05.4: an overlapped replica.
+
+On each rank: `_act`, `_copy`. In the kernel: the rest.
 """
 
 import torch

@@ -1,5 +1,7 @@
 """
 Task 05.3: plan buckets.
+
+On each rank: `_act`; in both: `_plan_model`, `_trains_no_more`. In the kernel: the rest.
 """
 
 from dataclasses import replace

@@ -1,20 +1,14 @@
 """
 Task 05.1: start equal.
+
+On each rank: `_act`; in both: `_start_model`. In the kernel: the rest.
 """
 
 from dataclasses import replace
 
 import torch
 
-from ddp_lessons.checks.kit import (
-    VALUES,
-    Case,
-    Expected,
-    Mistake,
-    Task,
-    equal,
-    whole_numbers,
-)
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task, equal, whole_numbers
 from ddp_lessons.checks.replicas.layers import (
     Model,
     communications,

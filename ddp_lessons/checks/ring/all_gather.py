@@ -1,5 +1,7 @@
 """
 Task 03.2: ring all-gather.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 from itertools import permutations

@@ -1,5 +1,7 @@
 """
 Task 03.3: ring all-reduce for any length.
+
+On each rank: `_act`; in both: `_numbers`. In the kernel: the rest.
 """
 
 from dataclasses import replace

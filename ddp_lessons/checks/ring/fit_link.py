@@ -1,5 +1,7 @@
 """
 Task 03.4: fit latency and bandwidth.
+
+On each rank: `_act`; in both: `_link_and_times`. In the kernel: the rest.
 """
 
 from math import isfinite, sqrt

@@ -1,5 +1,7 @@
 """
 Task 03.5: predict bytes.
+
+On each rank: `_act`, `_asked_again`. In the kernel: the rest.
 """
 
 import torch

@@ -1,5 +1,7 @@
 """
 Task 03.1: ring reduce-scatter.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 from functools import partial

@@ -1,5 +1,7 @@
 """
 Task 04.4: balanced shares.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 import math

@@ -1,5 +1,7 @@
 """
 Task 04.2: exact accuracy.
+
+On each rank: `_act`; in both: `_Predict`, `_models`. In the kernel: the rest.
 """
 
 import math

@@ -1,5 +1,7 @@
 """
 Task 04.3: a sampler that resumes in the middle of an epoch.
+
+On each rank: `_act`, `_train_and_die`, `_lists`. In the kernel: the rest.
 """
 
 import copy

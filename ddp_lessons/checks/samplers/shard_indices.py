@@ -1,5 +1,7 @@
 """
 Task 04.1: shard indices.
+
+On each rank: `_act`; in both: `_orders`, `_direction`. In the kernel: the rest.
 """
 
 import random

@@ -1,5 +1,7 @@
 """
 Task 13.4: predict the bytes that a rank holds and receives.
+
+On each rank: `_act`, `_counted`. In the kernel: the rest.
 """
 
 import torch

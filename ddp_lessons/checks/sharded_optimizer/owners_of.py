@@ -1,5 +1,7 @@
 """
 Task 13.1: partition parameters evenly.
+
+On each rank: `_act`; in both: `_num_owners`. In the kernel: the rest.
 """
 
 from itertools import pairwise

@@ -1,5 +1,7 @@
 """
 Task 13.2: a sharded optimizer for any class.
+
+On each rank: `_act`, `_step`, `_groups_seen`. In the kernel: the rest.
 """
 
 from dataclasses import replace
@@ -9,11 +11,7 @@ import torch
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task, equal, words
 from ddp_lessons.checks.kit.fixtures.warm_up import first_step
 from ddp_lessons.checks.sharded_optimizer.made import Made
-from ddp_lessons.checks.sharded_optimizer.mistaken_runs import (
-    goes_by,
-    stays_behind,
-    takes_no_mean,
-)
+from ddp_lessons.checks.sharded_optimizer.mistaken_runs import goes_by, stays_behind, takes_no_mean
 from ddp_lessons.checks.sharded_optimizer.plain_runs import (
     LATER_MOMENTUM,
     backward,

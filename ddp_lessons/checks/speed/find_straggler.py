@@ -1,5 +1,7 @@
 """
 Task 11.2: find the straggler.
+
+On each rank: `_act`, `_noted`, `_played`, `_own_s`. In the kernel: the rest.
 """
 
 import time
@@ -17,9 +19,7 @@ CLEAR = 1.25
 _IN_DOUBT = 1.02  # so near to the limit, rounding or another kind of median may decide
 _NUM_BYTES = 8
 _ONE_OF_TWO = (median_low, median_high)
-_BASE_S = 0.012
-_WARM_UP_S = 0.050
-_PAUSE_S = 0.060
+_BASE_S, _WARM_UP_S, _PAUSE_S = 0.012, 0.050, 0.060
 _QUICK_STEP = 3  # in this step the straggler is not slow
 
 _AT_LIMIT = "just at the limit"

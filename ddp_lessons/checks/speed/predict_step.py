@@ -1,5 +1,7 @@
 """
 Task 11.3: predict a step.
+
+On each rank: `_act`; in both: `_arguments`. In the kernel: the rest.
 """
 
 from itertools import accumulate

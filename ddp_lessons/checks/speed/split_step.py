@@ -1,5 +1,7 @@
 """
 Task 11.1: split a step.
+
+On each rank: `_act`. In the kernel: the rest.
 """
 
 from random import Random

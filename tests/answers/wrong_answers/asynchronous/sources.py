@@ -1,5 +1,5 @@
 """
-What the answers of 14 are made from.
+Sources from which the answers of exercise 14 are made.
 """
 
 from bank import changing

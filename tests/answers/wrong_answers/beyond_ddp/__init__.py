@@ -1,3 +1,3 @@
 """
-Answers to the tasks of 15_beyond_ddp.
+Answers to exercise 15, one module for each task.
 """

@@ -1,3 +1,3 @@
 """
-Answers to exercise 08, a module a task.
+Answers to exercise 08, one module for each task.
 """

@@ -1,5 +1,5 @@
 """
-What the answers of 08 are made from.
+Sources from which the answers of exercise 08 are made.
 """
 
 from bank import Answer, changed, changing

@@ -1,3 +1,3 @@
 """
-Answers to exercise 02, a module a task.
+Answers to exercise 02, one module for each task.
 """

@@ -1,10 +1,10 @@
 """
-What the answers of 02 are made from.
+Sources from which the answers of exercise 02 are made.
 """
 
 IMPORTS = "import torch\nimport torch.distributed as dist\n\n"
 
-# What an answer that keeps its tensors begins with.
+# The beginning of an answer that reuses its tensors.
 KEPT = """\
 import torch
 _kept = {}

@@ -1,3 +1,3 @@
 """
-Answers to exercise 06, a module a task.
+Answers to exercise 06, one module for each task.
 """

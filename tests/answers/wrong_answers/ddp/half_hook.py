@@ -19,7 +19,7 @@ def _hook(
     before="",
 ):
     """
-    Return the source of a hook that differs from a right one in what is given.
+    Return the source of a hook; each argument replaces a part of a right hook.
     """
     return (
         IMPORTS

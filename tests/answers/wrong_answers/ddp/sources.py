@@ -1,5 +1,5 @@
 """
-What the answers of 06 are made from.
+Sources from which the answers of exercise 06 are made.
 """
 
 IMPORTS = """\

@@ -1,5 +1,5 @@
 """
-What the answers of 16 are made from.
+Sources from which the answers of exercise 16 are made.
 """
 
 from bank import changing
@@ -105,10 +105,10 @@ def what_changed(plain, other):
 
 altered = changing({"16.1": ACCELERATE, "16.2": CHANGED})
 """
-An answer like the right one, but for the old texts of the pairs (old, new).
+A function that makes an answer from the right one by replacing the old texts of pairs (old, new).
 """
 
 of_fabric = changing({"16.1": FABRIC})
 """
-The same of the one that Fabric tells.
+A function like `altered`, for the answer that uses Fabric.
 """

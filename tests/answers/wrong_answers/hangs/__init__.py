@@ -1,3 +1,3 @@
 """
-Answers to exercise 10, a module a task.
+Answers to exercise 10, one module for each task.
 """

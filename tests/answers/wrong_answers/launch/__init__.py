@@ -1,3 +1,3 @@
 """
-Answers to exercise 09, a module a task.
+Answers to exercise 09, one module for each task.
 """

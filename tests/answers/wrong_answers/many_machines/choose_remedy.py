@@ -25,7 +25,7 @@ def choose_remedy(figures, allowed):
 
 def altered(name, mistake, *pairs):
     """
-    Return an answer that differs from a right one.
+    Return an answer to task 17.2: the right one with the pairs (old, new) replaced.
     """
     return Answer("17.2", name, mistake, changed(CHOOSE, *pairs))
 

@@ -30,7 +30,7 @@ def hierarchical_mean(tensor, local, leaders):
 
 def altered(name, mistake, *pairs):
     """
-    Return an answer that differs from a right one.
+    Return an answer to task 17.1: the right one with the pairs (old, new) replaced.
     """
     return Answer("17.1", name, mistake, changed(MEAN, *pairs))
 

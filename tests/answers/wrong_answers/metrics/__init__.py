@@ -1,3 +1,3 @@
 """
-Answers to exercise 12, a module a task.
+Answers to exercise 12, one module for each task.
 """

@@ -11,7 +11,7 @@ REDUCE = "    total = counts.clone()\n    dist.all_reduce(total)\n"
 
 def of_own(what, mistake, lines):
     """
-    Return an answer that begins with the F1 of a rank's own samples, `own`, in float64.
+    Return an answer that begins with `own`, the F1 of a rank's local counts in float64.
     """
     source = IMPORTS + OWN_F1 + "def macro_f1(counts):\n    own = f1_of(counts).double()\n" + lines
     return Answer("12.1", what, mistake, source)

@@ -1,3 +1,3 @@
 """
-Answers to exercise 01, a module a task.
+Answers to exercise 01, one module for each task.
 """

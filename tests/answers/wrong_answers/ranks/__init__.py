@@ -1,3 +1,3 @@
 """
-Answers to exercise 00, a module a task.
+Answers to exercise 00, one module for each task.
 """

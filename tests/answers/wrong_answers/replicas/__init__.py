@@ -1,3 +1,3 @@
 """
-Answers to exercise 05, a module a task.
+Answers to exercise 05, one module for each task.
 """

@@ -11,7 +11,7 @@ RETURN = "    return buckets"
 
 def _stored(what):
     """
-    Return an answer to 05.3 that takes the plan of rank 0 from the store.
+    Return an answer to task 05.3 that reads rank 0's plan from the store.
     """
     return altered(
         "05.3",

@@ -1,5 +1,5 @@
 """
-What the answers of 05 are made from.
+Sources from which the answers of exercise 05 are made.
 """
 
 from bank import changing

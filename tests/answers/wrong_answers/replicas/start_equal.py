@@ -17,7 +17,7 @@ BROADCAST = """\
 
 def _started(what, mistake, lines):
     """
-    Return an answer to 05.1 that treats each tensor, called `one`, by these lines.
+    Return an answer to task 05.1 that runs these lines for each tensor, which they call `one`.
     """
     own = "        one = tensor.detach()\n" + lines
     return altered("05.1", what, mistake, (BROADCAST, own))

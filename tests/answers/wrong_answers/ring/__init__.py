@@ -1,3 +1,3 @@
 """
-Answers to exercise 03, a module a task.
+Answers to exercise 03, one module for each task.
 """

@@ -34,7 +34,7 @@ def predict_bytes(way, rank, world_size, num_elements, element_bytes):
 
 def _noted(key):
     """
-    Return an answer that notes what it has reckoned under a key.
+    Return an answer that stores each result under a key, and returns the stored one.
     """
     return "KNOWN = {}\n" + changed(
         _PREDICT.replace("def predict_bytes", "def reckoned"),

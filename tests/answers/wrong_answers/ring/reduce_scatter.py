@@ -88,7 +88,7 @@ def _scatter_in(dtype):
     )
 
 
-# One tensor holds the chunk that comes, beside the one that is passed on.
+# One tensor holds both the chunk that arrives and the chunk that is passed on.
 _SCATTER_IN_HALVES = """\
 def reduce_scatter(chunks):
     rank, world_size, right, left = places()

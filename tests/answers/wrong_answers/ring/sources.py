@@ -1,5 +1,5 @@
 """
-What the answers of 03 are made from.
+Sources from which the answers of exercise 03 are made.
 """
 
 from bank import changed
@@ -63,14 +63,14 @@ ALL_AT_ONCE = """\
 
 def waiting_at_the_end(source):
     """
-    Return an answer that waits for all that it receives when it has sent all.
+    Return an answer that makes all its sends before it waits for its receives.
     """
     return changed(HEAD, (SWAP, ALL_AT_ONCE), ("def swap", "works = []\n\n\ndef swap")) + changed(
         source, ("    return", "    while works:\n        works.pop(0).wait()\n    return")
     )
 
 
-# What an answer that keeps its tensors begins with.
+# The beginning of an answer that reuses its tensors.
 KEPT = """\
 import torch
 _kept = {}

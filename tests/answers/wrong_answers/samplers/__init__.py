@@ -1,3 +1,3 @@
 """
-Answers to exercise 04, a module a task.
+Answers to exercise 04, one module for each task.
 """

@@ -89,7 +89,7 @@ _BY_SEED = "torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tol
 
 def _keeps_orders(key):
     """
-    Return an answer that keeps its orders under a key.
+    Return an answer that stores each order under a key, and uses the stored one.
     """
     return "KNOWN = {}\n" + changed(
         SHARDS,

@@ -1,3 +1,3 @@
 """
-Answers to the tasks of 13_sharded_optimizer.
+Answers to exercise 13, one module for each task.
 """

@@ -1,5 +1,5 @@
 """
-What the answers of 13 are made from.
+Sources from which the answers of exercise 13 are made.
 """
 
 from bank import changing

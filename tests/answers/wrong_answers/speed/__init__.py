@@ -1,3 +1,3 @@
 """
-Answers to exercise 11, a module a task.
+Answers to exercise 11, one module for each task.
 """
