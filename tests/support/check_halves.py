@@ -13,7 +13,7 @@ from pathlib import Path
 from paths import ROOT
 
 CHECKS = ROOT / "ddp_lessons" / "checks"
-_SENTENCE = re.compile(r"\n\nOn each rank: .*?\. In the kernel: the rest\.", re.DOTALL)
+_SENTENCE = re.compile(r"\n\nOn each rank: .*?\.\s+In\s+the\s+kernel:\s+the\s+rest\.", re.DOTALL)
 
 
 def modules_of_tasks():

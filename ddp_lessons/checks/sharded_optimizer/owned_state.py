@@ -19,8 +19,7 @@ from ddp_lessons.errors import BadInput
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
-NUM_PARAMS = 7
-_MADE_WITH = 0.01
+NUM_PARAMS, _MADE_WITH = 7, 0.01
 _ASLEEP_S, _LOOK_EVERY_S = 0.3, 0.005
 
 
