@@ -141,7 +141,7 @@ def test_who_died_elsewhere_is_named_with_its_host():
     }
     assert died_message(outcomes) == "rank 3 on node2 died: its process exited with code 1"
     assert given_up_message(outcomes) == (
-        "rank 2 on node1 could not be freed at line 1: spin(), so its process was ended"
+        "rank 2 on node1 could not be released at line 1: spin(), so its process was ended"
     )
 
 

@@ -169,18 +169,18 @@ def test_ways_talk_as_often_as_they_say():
         assert calls == ["all_reduce"]  # at the end
         partners = [partner_of(rank, 3, step) for step in range(NUM_STEPS)]
         assert talks == [() if partner is None else (partner,) for partner in partners]
-    assert results[0][1] != results[1][1]  # until then they differ
+    assert results[0][1] != results[1][1]  # before finish they differ
 
 
 def _torchs(rank, world_size):
     model = toy_model()
     optimizer = sgd(model, MOMENTUM)
     averager = PeriodicModelAverager(period=EVERY)
-    averager.step = 1  # ours counts steps from 1
+    averager.step = 1  # our methods count steps from 1
     for step in range(NUM_STEPS):
         backward(model, rank, step)
         optimizer.step()
-        averager.average_parameters(model.parameters())  # those that have a gradient
+        averager.average_parameters(model.parameters())  # with a gradient
         optimizer.zero_grad()
     average_weights(model)
     return weights_of(model).tolist()

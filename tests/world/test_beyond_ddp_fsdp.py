@@ -45,7 +45,7 @@ class Toy(nn.Module):
         self.back = nn.Linear(5, 7)
         self.again = nn.Linear(5, 7)
         self.back.weight = self.again.weight  # shared by two units
-        self.scale = nn.Parameter(torch.ones(()))  # the root's own
+        self.scale = nn.Parameter(torch.ones(()))  # the root's own parameter
         self.to(dtype)
 
     def forward(self, x):
@@ -231,7 +231,7 @@ def test_clips_by_the_norm_of_all_ranks(world_size):
     """
     right, right_norms = plain_run(toy(), world_size, max_norm=0.1)
     for norms, state in run_packed(world_size, _clipped):
-        assert norms == pytest.approx(right_norms, rel=1e-6)  # it is summed in float32
+        assert norms == pytest.approx(right_norms, rel=1e-6)  # the norm is summed in float32
         for key, value in state.items():
             # The bound is as above. In float32 the factor is off by 1e-6, and Adam makes that
             # smaller.
@@ -280,7 +280,7 @@ def test_whole_state_goes_out_and_in():
         assert "scale must be () (got (2,))" in said[1]
         assert "scale expected in both (got nothing)" in said[2]
     for before, after in run_packed(2, _buffers):
-        assert before["norm.running_mean"].tolist() == [1.0] * 3  # rank 0's
+        assert before["norm.running_mean"].tolist() == [1.0] * 3  # those of rank 0
         assert all(torch.equal(after[name], before[name] + 1) for name in before)
 
 

@@ -305,7 +305,7 @@ def test_save_and_load_go_on_bitwise(tmp_path, world_size):
 def _count_blocks(rank, world_size, root):
     checkpoints, counted = Checkpoints(root), []
     run = _plain_run(1)
-    run.model.register_buffer("large", torch.arange(3 * BLOCK_BYTES // 4 + 1))  # 6 blocks, and more
+    run.model.register_buffer("large", torch.arange(3 * BLOCK_BYTES // 4 + 1))  # more than 6 blocks
     for save in (checkpoints.save, checkpoints.save_sharded):
         run.step += 1
         save(run)

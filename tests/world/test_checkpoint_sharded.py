@@ -259,7 +259,7 @@ def _stall(rank, world_size, root):
     real, folder_module.checksums = sharded_module.checksums, slow_checksums
     checkpoints.save_async(run)
     name_before = checkpoints.latest().name
-    train(run, 3)  # its collectives run beside those of the save
+    train(run, 3)  # its collectives overlap with those of the save
     dist.barrier()
     (Path(root) / "go on").touch()
     checkpoints.wait()

@@ -194,7 +194,7 @@ def test_check_ends_and_leaves_the_ranks_usable(ranks, name, monkeypatch):
     After every mistake the ranks are usable, because the learner tries again.
     """
     mistake, says, body = ANSWERS[name]
-    if mistake == "late":  # it computes until its time is over
+    if mistake == "late":  # the answer computes until its time is over
         monkeypatch.setattr(checking, "DEADLINE_S", 2.0)
     run_cell(ranks, "import torch.distributed as dist\nkept = dist.get_rank()")
     error = check_it(ranks, cell(body))

@@ -36,7 +36,7 @@ def _compare_reductions_with_torch(rank, w):
             op = getattr(dist.ReduceOp, name)
             if dtype not in reductions._OPS[op][1]:
                 continue
-            if dtype.is_complex and name == "AVG":  # see the test below
+            if dtype.is_complex and name == "AVG":  # tested below
                 continue
             for shape in SHAPES:
                 expected = _reducing_calls(dist, rank, w, shape, dtype, op)

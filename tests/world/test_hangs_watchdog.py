@@ -166,7 +166,7 @@ def _a_while_behind(rank, world_size):
         grace_s=HANGS_AFTER_S,
     ) as watchdog:
         if rank == 0:
-            asks.wait(["rank 1 asks"])  # it computes, and is late
+            asks.wait(["rank 1 asks"])  # rank 0 computes, and is late
             work = dist.all_reduce(torch.ones(1), async_op=True)
             watchdog.limit_s = LIMIT_S
         else:
@@ -200,7 +200,7 @@ def _over_meanwhile(rank, world_size, how):
     if rank == 0:  # rank 1 has no watchdog, and leaves no note
         with Watchdog(0.1, on_stall=stalls.append, grace_s=math.inf) as watchdog:
             _wait_until_it_asks(watchdog, True)
-            watchdog.limit_s = math.inf  # it asks once
+            watchdog.limit_s = math.inf  # the watchdog asks for notes once
             if how == "goes on":
                 dist.barrier()
                 _wait_until_it_asks(watchdog, False)

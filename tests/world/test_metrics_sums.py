@@ -27,7 +27,7 @@ EPS = torch.finfo(torch.float64).eps
 def _of_a_rank(rank, world_size):
     predicted, labels, losses = (part_of(one, rank, world_size) for one in samples())
     mean, perplexity, confusion = Mean(), Perplexity(), Confusion(4)
-    for start in range(0, len(labels), 5):  # batches, of which the last is shorter
+    for start in range(0, len(labels), 5):  # batches; the last one is shorter
         batch = slice(start, start + 5)
         mean.add(losses[batch])
         perplexity.add(losses[batch])

@@ -106,8 +106,8 @@ def test_a_cell_ends_that_replaces_its_streams(usable, cell, capsys):
 
 def test_text_that_is_not_utf_8_is_shown_with_the_replacement_sign(usable, capsys):
     """
-    Disks that older systems have written have names of files that are not UTF-8. Such a name is
-    printed with the replacement character, and the cell ends.
+    On disks that older systems have written, names of files may not be UTF-8. The replacement
+    character stands for what is not UTF-8 in such a text, and the cell ends.
     """
     run_cell(usable, r"print('name \udce9', 'half \ud800')")
     assert capsys.readouterr().out == "[0] name \ufffd half \ufffd\n[1] name \ufffd half \ufffd\n"

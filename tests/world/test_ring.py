@@ -283,7 +283,7 @@ def test_room_is_kept_and_lent_again():
     assert len(one) == 8
     assert one.data_ptr() != other.data_ptr()
     spare.give_back(one)
-    spare.give_back(other)  # it keeps one
+    spare.give_back(other)  # the spare room keeps one tensor
     again = spare.take(torch.ones(1, dtype=torch.bool))
     assert again.data_ptr() == other.data_ptr()
     assert len(again) == 64

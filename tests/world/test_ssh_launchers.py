@@ -298,7 +298,7 @@ def test_an_agent_imports_torch_once_for_all_ranks_of_its_host(agent, tmp_path):
         words = [sys.executable, *RANK_OPTIONS, *arguments]
         order(agent, **start, key=key, words=words, log=str(tmp_path / f"{key}.log"))
         rank = psutil.Process(heard(agent)["pid"])
-        assert rank.cmdline() == psutil.Process(agent.pid).cmdline()  # it is a copy of the agent
+        assert rank.cmdline() == psutil.Process(agent.pid).cmdline()  # a copy of the agent
         wait_until((profile / "security").is_dir, 20, "what an engine makes in its profile")
         assert (os.getsid(rank.pid), rank.name()) == (rank.pid, "rank 2")
     for key in ("one", "two"):

@@ -139,7 +139,7 @@ def _why_given_up(outcome):
     if outcome.halt:
         limit_s = f"{clocks.FREE_HALTED_S:.0f} s"
         return f"was {outcome.halt}{_at(outcome)} and did not go on within {limit_s}"
-    return f"could not be freed{_at(outcome)}"
+    return f"could not be released{_at(outcome)}"
 
 
 def victims_sentence(outcomes):

@@ -5,6 +5,8 @@ passes.
 `make bank` tries all wrong answers, and the unusual right ones.
 """
 
+import re
+
 import pytest
 from answers import (
     EXERCISES,
@@ -18,16 +20,14 @@ from answers import (
     name_of,
     refusal,
 )
+from paths import ROOT
 
 from ddp_lessons.checks.kit.task_registry import stem_of
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.progress import notes
 from ddp_lessons.ranks.kernel.cells import run_cell
 
-NUM_TASKS = {
-    "00": 1, "01": 3, "02": 4, "03": 5, "04": 4, "05": 4, "06": 4, "07": 4, "08": 5, "09": 4,
-    "10": 4, "11": 4, "12": 4, "13": 4, "14": 4, "15": 4, "16": 2, "17": 2,
-}  # fmt: skip
+HEADING = re.compile(r"^# ## (\d\d\.\d+) ", re.MULTILINE)
 FEWEST_HINTS = 3
 FEWEST_WRONG = 4
 
@@ -36,8 +36,11 @@ def test_every_task_of_the_syllabus_is_there():
     """
     All tasks exist: a lesson without its tasks teaches only half.
     """
-    numbers = [f"{lesson}.{n}" for lesson, most in NUM_TASKS.items() for n in range(1, most + 1)]
-    assert list(TASKS) == numbers
+    texts = sorted((ROOT / "exercises" / "py").glob("*.py"))
+    headings = {path.stem: HEADING.findall(path.read_text()) for path in texts}
+    assert list(TASKS) == [number for numbers in headings.values() for number in numbers]
+    for stem, numbers in headings.items():
+        assert numbers == [f"{stem[:2]}.{n}" for n in range(1, len(numbers) + 1)]
     assert sorted(EXERCISES) == sorted({stem_of(task) for task in TASKS.values()})
 
 

@@ -140,7 +140,7 @@ def test_rank_that_we_end_is_told_as_ended_by_us(kernel):
     lines = result.evalue.splitlines()
     assert lines[0].startswith("rank 1 raised ValueError: bad shard at line 6: "), result
     assert lines[1] == (
-        "rank 3 could not be freed at line 3: while sleep(60):, so its process was ended"
+        "rank 3 could not be released at line 3: while sleep(60):, so its process was ended"
     )
     assert "memory" not in result.evalue
     assert "A new rank 3 is in place; its variables are gone." in lines
