@@ -1,5 +1,5 @@
 """
-A browser and a JupyterLab server for the tests that look at lessons as learners do.
+Fixtures with a browser, a JupyterLab server and a JupyterHub, for tests that act as learners do.
 """
 
 import os
@@ -17,7 +17,7 @@ from playwright.sync_api import sync_playwright
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _NUM_LEARNERS = 3
 _ARGUMENTS = (
-    "--no-sandbox",  # which containers do not allow; the pages are our own
+    "--no-sandbox",  # containers allow no sandbox; the pages are our own
     "--disable-gpu",
     "--disable-background-networking",
     "--disable-component-update",
@@ -28,7 +28,8 @@ _ARGUMENTS = (
 @pytest.fixture(scope="session")
 def chromium():
     """
-    Give a browser that this machine has. Without one: skip at home, fail in CI.
+    Yield this machine's browser. Without one, skip the test on a developer's machine and fail it in
+    CI.
     """
     path = next(filter(None, map(shutil.which, _NAMES)), None)
     if path is None:
@@ -43,7 +44,7 @@ def chromium():
 @pytest.fixture
 def make_server(chromium, tmp_path_factory):
     """
-    Give a function that starts a JupyterLab server. What is left of them in the end is killed.
+    Yield a function that starts a JupyterLab server. After the test all servers are killed.
     """
     servers = []
 
@@ -59,7 +60,7 @@ def make_server(chromium, tmp_path_factory):
 @pytest.fixture(scope="session")
 def shared_server(chromium, tmp_path_factory):
     """
-    Give a JupyterLab server that most tests share, one after the other.
+    Yield a JupyterLab server that most tests share, one after the other.
     """
     server = LabServer(tmp_path_factory.mktemp("lab"))
     try:
@@ -72,7 +73,7 @@ def shared_server(chromium, tmp_path_factory):
 @pytest.fixture
 def new_page(chromium):
     """
-    Give a function from a server to a new page on it, with cookies and storage of its own.
+    Yield a function that opens a new page of a server, with its own cookies and storage.
     """
     contexts = []
 
@@ -88,7 +89,7 @@ def new_page(chromium):
 @pytest.fixture
 def lab(new_page, shared_server):
     """
-    Give a page on the shared server, whose kernels are ended afterwards.
+    Yield a page of the shared server, whose kernels are ended after the test.
     """
     yield new_page(shared_server)
     shared_server.end_kernels()
@@ -97,7 +98,7 @@ def lab(new_page, shared_server):
 @pytest.fixture(scope="module")
 def hub(chromium):
     """
-    Give a hub for all tests of this file.
+    Yield a hub for all tests of a module.
     """
     if reason := why_not():
         pytest.skip(reason)
@@ -113,9 +114,9 @@ def hub(chromium):
 @pytest.fixture
 def seats(hub, request):
     """
-    Give the places of three learners, who are users of this system for the length of a test.
+    Yield the Seats of three learners, who are users of this system during the test.
     """
-    room = f"ddp-{zlib.crc32(request.node.name.encode()):08x}-"  # names are short
+    room = f"ddp-{zlib.crc32(request.node.name.encode()):08x}-"  # user names must be short
     passwords = add_users(_NUM_LEARNERS, room)
     try:
         yield [Seat(hub, name, password) for name, password in passwords.items()]
@@ -126,7 +127,7 @@ def seats(hub, request):
 @pytest.fixture
 def pages(chromium):
     """
-    Give a function from a seat to a page in a browser of that learner's own.
+    Yield a function that opens a page for a Seat, in that learner's own browser context.
     """
     contexts = []
 

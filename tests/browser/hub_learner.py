@@ -1,5 +1,5 @@
 """
-In place of a learner's server, for a test of the board: note something, as a kernel does, and wait.
+A stand-in for a learner's server in a test of the board: it notes a check, as a kernel does.
 """
 
 import http.server
@@ -15,7 +15,7 @@ place = urllib.parse.urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
 
 
 class _Answer(http.server.BaseHTTPRequestHandler):
-    # The hub asks whether the server is up.
+    # Answer the hub's question whether the server runs.
     def do_GET(self):
         self.send_response(200)
         self.end_headers()

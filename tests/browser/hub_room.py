@@ -1,5 +1,5 @@
 """
-What tests of a room do again and again: at a login, with notebooks, and with cells that run on.
+Helpers for tests of a hub with several learners: logins, notebooks, and cells that keep running.
 """
 
 import os
@@ -9,7 +9,7 @@ import psutil
 from hub_server import processes_of
 from waiting import wait_until
 
-BACK_S = 120.0  # the hub looks after its proxy every 30 s
+BACK_S = 120.0  # the hub checks its proxy every 30 s
 KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 START = "from ddp_lessons import start_ranks\nranks = start_ranks(2)"
 TICK = """%%px
@@ -31,7 +31,12 @@ def at_lab(lab):
 
 def write_notebook(seat, name, *sources):
     """
-    Write a notebook of the learner's own into their folder.
+    Write a notebook into a learner's folder, owned by the learner, and return its path.
+
+    Args:
+        seat: The learner's Seat.
+        name: The notebook's file name.
+        sources: Sources of its code cells.
     """
     cells = [nbformat.v4.new_code_cell(source) for source in sources]
     path = seat.notebooks / name
@@ -42,7 +47,7 @@ def write_notebook(seat, name, *sources):
 
 def rank_pids(name):
     """
-    Return the process ids of a learner's supervisor and of all that it started.
+    Return the process ids of a learner's supervisor, controller and ranks.
     """
     found = []
     for process in processes_of(name):
@@ -56,7 +61,7 @@ def rank_pids(name):
 
 def ticks(seat):
     """
-    Return the last tick of rank 0, as its cell writes it.
+    Return the last number that rank 0's cell of TICK has written.
     """
     try:
         return int((seat.notebooks / "tick-0").read_text() or 0)
@@ -66,7 +71,11 @@ def ticks(seat):
 
 def assert_runs_on(seat, ranks):
     """
-    Assert that the learner's cell runs on, on the same ranks.
+    Assert that the learner's cell of TICK keeps running, on the same ranks.
+
+    Args:
+        seat: The learner's Seat.
+        ranks: The process ids that `rank_pids` returned before.
     """
     before = ticks(seat)
     wait_until(lambda: ticks(seat) > before + 5, 30, "the cell to go on")

@@ -1,7 +1,7 @@
 """
-A real JupyterHub with the workshop's own configuration, users of this system, and its processes.
+A real JupyterHub with the workshop's own configuration, its processes, and users of this system.
 
-Root starts it. The users are made for it, and removed with all that is theirs.
+Only root can start it. Its users are made for a test, and then removed with their files.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ MOST_PROCESSES = 400
 
 def why_not():
     """
-    Return why no hub with users of this system can be run here, or "".
+    Return the reason why no hub with users of this system can run here, or "".
     """
     if os.geteuid() != 0:
         return "only root can make users"
@@ -67,7 +67,7 @@ def make_environment(folder):
     """
     Make an environment that every user can run, and return its Python.
 
-    All packages are lent from ours: only the interpreter is another, where ours is for root alone.
+    It uses the packages of our environment. Only its interpreter differs, if ours is for root only.
     """
     subprocess.run([_python_for_all(), "-m", "venv", "--without-pip", folder], check=True)
     (site,) = (folder / "lib").glob("python*/site-packages")
@@ -89,8 +89,9 @@ def add_users(number, room):
     Make users as the page tells a teacher to, and return {name: password}.
 
     Args:
-        number: How many.
-        room: What their names begin with. A hub remembers who was there.
+        number: Number of users.
+        room: The beginning of their names. It must be new for each test, because a hub remembers
+            its users.
     """
     done = _learners("add", number, room)
     return dict(line.split() for line in done.stdout.splitlines())
@@ -98,7 +99,7 @@ def add_users(number, room):
 
 def remove_users(names):
     """
-    End all that some users run, and remove them with their homes.
+    End all processes of some users, and remove the users with their homes.
     """
     for process in (process for name in names for process in processes_of(name)):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -131,7 +132,7 @@ class HubServer:
     A running hub.
 
     Args:
-        folder: A folder that all users can pass, for the environment and the hub's own files.
+        folder: A folder that all users can enter, for the environment and the hub's own files.
     """
 
     def __init__(self, folder):
@@ -153,7 +154,7 @@ class HubServer:
 
     def start(self):
         """
-        Start the hub, and wait until it answers. It begins with what it left on the disk.
+        Start the hub with its stored state, and wait until it answers.
         """
         taken = ("JUPYTER", "IPYTHON", "IPP_", "PYTEST", "DDP_LESSONS", "PYTHON", "VIRTUAL_ENV")
         environment = {k: v for k, v in os.environ.items() if not k.startswith(taken)}
@@ -173,7 +174,7 @@ class HubServer:
 
     def answers(self):
         """
-        Tell whether the hub answers through its proxy.
+        Return whether the hub answers through its proxy.
         """
         with contextlib.suppress(OSError, urllib.error.URLError):
             address = f"http://127.0.0.1:{self.port}/hub/health"
@@ -183,7 +184,7 @@ class HubServer:
 
     def log(self):
         """
-        Return what the hub and the learners' servers have said.
+        Return the text of the log of the hub and the learners' servers.
         """
         return self._log.read_text(errors="replace")
 
@@ -196,7 +197,7 @@ class HubServer:
 
     def proxy(self):
         """
-        Return the proxy's process: it is the hub's child, or has outlived it.
+        Return the proxy's process, or None. It may have outlived the hub that started it.
         """
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -210,9 +211,9 @@ class HubServer:
 
     def kill(self):
         """
-        Kill the hub with all that it has started, but for the learners' servers.
+        Kill the hub and all processes that it has started, except for the learners' servers.
         """
-        self.kill_hub()  # first, or it starts a new proxy in the place of a killed one
+        self.kill_hub()  # first, because it would replace a killed proxy
         while (proxy := self.proxy()) is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 proxy.kill()
@@ -223,13 +224,13 @@ class HubServer:
 
     def kill_hub(self):
         """
-        Kill the hub itself with -9, as the system does that runs out of memory.
+        Kill the hub itself by SIGKILL, as the system does when memory runs out.
         """
         self._process.kill()
         self._process.wait()
 
     def _children(self):
-        # The culler is a service of the hub's. It ends without it, but not at once.
+        # The culler, a service of the hub's, ends after the hub, but not at once.
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -242,7 +243,7 @@ class HubServer:
 @dataclass(frozen=True)
 class Seat:
     """
-    A learner's place in the room, as a LabPage needs it.
+    A learner's account on a hub, which a LabPage can use as its server.
 
     Args:
         hub: The HubServer.
@@ -271,7 +272,7 @@ class Seat:
     @property
     def notebooks(self):
         """
-        Where the learner's lessons are.
+        The folder of the learner's lessons.
         """
         return self.course / "notebooks"
 
@@ -283,11 +284,11 @@ class Seat:
 
     def log_in(self, page, to=""):
         """
-        Log in as people do.
+        Log in on the hub's page.
 
         Args:
             page: Playwright's page.
-            to: Where the link led that the learner has clicked, below the hub's address.
+            to: The path, below the hub's address, of the link that the learner has clicked.
         """
         page.goto(f"http://127.0.0.1:{self.hub.port}/{to}")
         page.locator("#username_input").fill(self.name)
@@ -296,7 +297,10 @@ class Seat:
 
     def stop_server(self, page):
         """
-        Stop the learner's server, as people do on the hub's page.
+        Stop the learner's server on the hub's page.
+
+        Args:
+            page: Playwright's page.
         """
         page.goto(f"http://127.0.0.1:{self.hub.port}/hub/home")
         page.locator("#stop").click()

@@ -1,5 +1,5 @@
 """
-A page of JupyterLab, used as a learner uses it: menus, buttons, keys, and what can be seen.
+A page of JupyterLab, used as a learner uses it: by menus, buttons and keys, and by visible text.
 """
 
 import re
@@ -47,7 +47,7 @@ class LabPage:
 
     Args:
         page: Playwright's page.
-        server: The LabServer.
+        server: The LabServer, or the Seat of a learner on a hub.
     """
 
     def __init__(self, page, server):
@@ -59,7 +59,7 @@ class LabPage:
 
     def open_lab(self):
         """
-        Open the server's own address, as the browser does that JupyterLab starts.
+        Open the server's own address, as the browser that JupyterLab starts does.
         """
         self._go_to(self.server.address())
 
@@ -80,7 +80,7 @@ class LabPage:
 
     def open_beside(self, path):
         """
-        Open a file of the server's folder from the menu, in a tab beside what is open.
+        Open a file of the server's folder from the menu, in a new tab.
         """
         self.choose("File", "Open from Path…")
         self.page.locator(".jp-Dialog input").fill(path)
@@ -92,7 +92,7 @@ class LabPage:
         self._wait_for_notebook()
 
     def _wait_for_notebook(self):
-        # An unknown kernel is idle too: what it is called shows when it is there.
+        # A kernel that has not started also counts as idle: wait for its name first.
         self.page.locator(f"{_PANEL} .jp-Toolbar-kernelName", has_text="Python 3").wait_for()
         self.wait_for_kernel("idle")
 
@@ -114,19 +114,19 @@ class LabPage:
 
     def confirm(self):
         """
-        Press the button of the dialog that says yes.
+        Press the accepting button of the dialog.
         """
         self.page.locator(".jp-Dialog button.jp-mod-accept").click()
 
     def questions(self):
         """
-        Return what JupyterLab asks or tells without having been asked: dialogs and notices.
+        Return the texts of all dialogs and notifications that JupyterLab shows.
         """
         return self.page.locator(".jp-Dialog, .Toastify__toast").all_text_contents()
 
     def wait_until_closed(self):
         """
-        Wait until no notebook is shown, or a question is. Returns the questions.
+        Wait until no notebook or a dialog is shown, and return the texts of `questions`.
         """
         is_over = f"document.querySelector('.jp-Dialog') || !document.querySelector('{_PANEL}')"
         self.page.wait_for_function(is_over)
@@ -134,7 +134,7 @@ class LabPage:
 
     def save(self, name):
         """
-        Save the notebook from the menu, and return what was written.
+        Save the notebook from the menu, and return the saved notebook.
         """
 
         def is_saved(response):
@@ -157,7 +157,8 @@ class LabPage:
         """
         Run all cells from the menu, and wait until code cell `until`, counted from 0, has run.
 
-        Cells that wait lose their star when one before them fails, even if they will be run.
+        The prompt of a waiting cell loses its star when an earlier cell fails, even if the cell
+        will run.
         """
         self.choose("Run", "Run All Cells")
         self.page.wait_for_function(f"({_PROMPTS})().includes('{RUNNING}')")
@@ -232,8 +233,8 @@ class LabPage:
         output = cell.locator(".jp-OutputArea-output").first.and_(cell.locator(_ERROR))
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            # What is out of sight is not laid out and has no inner text; and the page may still
-            # move as cells above come into being, so the text is taken as soon as it is there.
+            # An output outside of the visible part has no inner text, and the page still moves
+            # while cells above are rendered: scroll to the output until its text exists.
             output.scroll_into_view_if_needed()
             lines = output.inner_text().strip().splitlines()
             if lines:
@@ -255,10 +256,14 @@ class LabPage:
 
     def photograph(self, name, height=1205):
         """
-        Scroll from top to bottom, and keep a screenshot of every part: SCREENSHOTS/name_01.png ...
+        Scroll from top to bottom, and store a screenshot of each part: SCREENSHOTS/name_01.png ...
+
+        Args:
+            name: The beginning of the files' names.
+            height: Height of the window in pixels.
 
         Returns:
-            list[str]: Beginnings of the texts that have to be scrolled sideways to be read.
+            list[str]: Beginnings of the texts that are wider than their boxes.
         """
         SCREENSHOTS.mkdir(exist_ok=True)
         for old in SCREENSHOTS.glob(f"{name}_*.png"):

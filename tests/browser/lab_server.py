@@ -23,10 +23,10 @@ _END_S = 20.0
 
 class LabServer:
     """
-    A running JupyterLab that knows nothing of this user's settings, notebooks and kernels.
+    A running JupyterLab that does not use this user's settings, notebooks and kernels.
 
     Args:
-        folder: An empty folder for all that it reads and writes.
+        folder: An empty folder for all files of the server.
     """
 
     def __init__(self, folder):
@@ -87,7 +87,7 @@ class LabServer:
                 if is_alive and process.environ().get(_MARK) == self._mark:
                     found.append(process)
             except (psutil.Error, OSError):
-                continue  # another user's, or already gone
+                continue  # another user's process, or it has ended
         return found
 
     def rank_processes(self):
@@ -100,12 +100,12 @@ class LabServer:
                 if any("ddp_lessons.ranks" in word for word in process.cmdline()):
                     found.append(process)
             except psutil.Error:
-                continue  # already gone
+                continue  # it has ended meanwhile
         return found
 
     def is_alone(self):
         """
-        Return whether the server is the only one left of its processes.
+        Return whether all processes of this server but the server itself have ended.
         """
         return [process.pid for process in self.processes()] == [self.pid]
 
@@ -123,10 +123,14 @@ class LabServer:
 
     def stop(self, signum=signal.SIGTERM, within_s=_END_S):
         """
-        Stop the server.
+        Send a signal to the server, wait for the end of all its processes, and kill the rest.
+
+        Args:
+            signum: The signal.
+            within_s: Seconds to wait.
 
         Returns:
-            list: Its processes that are still there when the time is over, killed now.
+            list: The processes that had to be killed.
         """
         self._process.send_signal(signum)
         left = [] if self.has_ended(within_s) else self.processes()
@@ -135,7 +139,7 @@ class LabServer:
 
     def has_ended(self, within_s):
         """
-        Wait for the end of all its processes, and return whether it came in time.
+        Wait for the end of all processes of this server, and return whether it came within a time.
         """
         return comes_true(
             lambda: self._process.poll() is not None and not self.processes(), within_s
@@ -143,9 +147,9 @@ class LabServer:
 
     def kill(self):
         """
-        Kill what is left.
+        Kill all processes of this server that still run.
         """
         for process in self.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):  # it ended on its own since we looked
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
                 process.kill()
         self._process.wait()

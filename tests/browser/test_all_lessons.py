@@ -1,5 +1,5 @@
 """
-Run All of every lesson in a real browser, and a look at each page in both themes.
+Tests that run every lesson in a real browser, and take screenshots of it in both themes.
 """
 
 import pytest
@@ -17,7 +17,8 @@ LESSONS = [place for place in all_notebooks(ROOT) if place.is_lesson]
 @pytest.mark.parametrize("place", LESSONS, ids=lambda place: place.stem)
 def test_run_all_ends_without_an_error_that_is_not_meant(lab, place):
     """
-    A learner presses Run All Cells and reads from the top.
+    Run All Cells runs a whole lesson, only the intended cells fail, and no output is cut off in
+    either theme.
     """
     cells = [cell for cell in read_notebook(place.notebook).cells if cell.cell_type == "code"]
     meant = [number for number, cell in enumerate(cells) if RAISES in tags_of(cell)]
@@ -29,7 +30,7 @@ def test_run_all_ends_without_an_error_that_is_not_meant(lab, place):
     failed = [n for n, shown in enumerate(outputs) if any(o.output_type == "error" for o in shown)]
     assert failed == meant
     assert all(width > 50 and height > 50 for _, width, height in lab.pictures())
-    lab.use_theme("JupyterLab Light")  # the server remembers what the last test chose
+    lab.use_theme("JupyterLab Light")  # the server stores the last test's theme
     assert lab.photograph(f"{place.stem}_light") == []
     lab.use_theme("JupyterLab Dark")
     assert lab.photograph(f"{place.stem}_dark") == []

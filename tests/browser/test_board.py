@@ -1,5 +1,5 @@
 """
-TensorBoard in a notebook of JupyterLab, as lesson 12 shows it.
+A test of TensorBoard in a notebook of JupyterLab, as lesson 12 shows it.
 """
 
 import psutil
@@ -25,7 +25,7 @@ board
 
 def boards(server):
     """
-    Return the processes of a server that are a TensorBoard.
+    Return the TensorBoard processes of a server.
     """
     found = []
     for process in server.processes():
@@ -33,13 +33,13 @@ def boards(server):
             if any("tensorboard.main" in word for word in process.cmdline()):
                 found.append(process)
         except psutil.Error:
-            continue  # already gone
+            continue  # it has ended
     return found
 
 
 def test_board_is_seen_below_its_cell_and_ends_with_the_kernel(new_page, make_server):
     """
-    A learner looks at the curve beside the cells, and leaves nothing running.
+    TensorBoard is shown below its cell, and its process ends with the kernel.
     """
     lab = new_page(make_server())
     lab.open_notebook("board.ipynb", WRITE, OPEN)

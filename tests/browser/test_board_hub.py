@@ -1,5 +1,5 @@
 """
-The board as a service of a real JupyterHub: the hub says who looks, and who sends.
+A test of the board as a service of a real JupyterHub, which identifies its readers and senders.
 """
 
 import contextlib
@@ -76,7 +76,10 @@ c.JupyterHub.load_roles = [
 
 class Hub:
     """
-    Run a JupyterHub with the board as its service. Use it in a `with`.
+    A JupyterHub with the board as its service. Use it in a `with`.
+
+    Args:
+        folder: The folder for its files.
     """
 
     def __init__(self, folder):
@@ -117,7 +120,7 @@ class Hub:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.send_signal(signal.SIGTERM)
             self._process.wait(30)
-        for process in self._left():  # it starts each in a session of its own
+        for process in self._left():  # each runs in a system session of its own
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.wait()
@@ -133,7 +136,8 @@ class Hub:
     def _is_up(self):
         assert self._process.poll() is None, self.log.read_text()[-5000:]
         try:
-            # Asked first: a hub that is asked for what it does not have yet has no time to start.
+            # Try the board's port first: requests for a service that does not run yet slow down the
+            # hub.
             socket.create_connection(("127.0.0.1", self._board_port), timeout=5).close()
             with urllib.request.urlopen(f"{self.url}/services/board/page/board.js", timeout=5):
                 return True
@@ -142,7 +146,12 @@ class Hub:
 
     def ask(self, method, path, told=None):
         """
-        Ask the hub's API, and return its status.
+        Send a request to the hub's API, and return its status.
+
+        Args:
+            method: The HTTP method.
+            path: The path below the API's address.
+            told: The request's JSON content, or None.
         """
         request = urllib.request.Request(
             f"{self.url}/hub/api/{path}",
@@ -175,7 +184,7 @@ class Hub:
 @pytest.fixture
 def hub(tmp_path):
     """
-    A hub that runs.
+    Yield a running hub.
     """
     with Hub(tmp_path) as found:
         yield found
@@ -184,7 +193,7 @@ def hub(tmp_path):
 @pytest.fixture
 def log_in(chromium, hub):
     """
-    Give a function from a name to a page of the board, opened by whoever has that name.
+    Yield a function that logs in as a user, by name, and returns that user's page of the board.
     """
     contexts = []
 
@@ -205,14 +214,15 @@ def log_in(chromium, hub):
 
 def rows_of(page):
     """
-    Return the rows that a page of the board has been told.
+    Return the rows that a page of the board shows.
     """
     return page.evaluate("shown.rows")
 
 
 def test_learners_of_a_hub_are_on_the_board_and_their_teacher_sees_it(hub, log_in):
     """
-    Nobody joins: the hub's configuration says where the board is, its tokens who sends.
+    Learners of a hub are on the board without joining, because the configuration names the board
+    and the hub's tokens identify them. Only the teacher can see it and remove rows.
     """
     page = log_in("grace")
     expect(page.locator("#state")).to_have_text("0 on the board")
@@ -224,7 +234,7 @@ def test_learners_of_a_hub_are_on_the_board_and_their_teacher_sees_it(hub, log_i
     page.get_by_label("Lesson").select_option("00_ranks")
     expect(page.locator("td.tried")).to_have_text(["1 all-items"] * 2)
     expect(page.locator("#join")).to_be_hidden()
-    for token in ("", "x" * 40, hub._token):  # the last one is a service's, not a learner's
+    for token in ("", "x" * 40, hub._token):  # the last token is a service's
         assert hub.put_row(token) == 403
     expect(page.locator("#state")).to_have_text("2 on the board")
 
@@ -232,7 +242,7 @@ def test_learners_of_a_hub_are_on_the_board_and_their_teacher_sees_it(hub, log_i
     page.get_by_role("button", name="Remove it").click()
     expect(page.locator("tbody th")).to_have_text(["Bo and Cy"])
     (key,) = (row["key"] for row in rows_of(page))
-    for one in (page, log_in("cy")):  # a page of elsewhere does not know the cookie's word
+    for one in (page, log_in("cy")):  # without the cookie's XSRF token
         asked = one.request.delete(f"{hub.url}/services/board/rows/{key}")
         assert asked.status == 403
     expect(page.locator("#state")).to_have_text("1 on the board")

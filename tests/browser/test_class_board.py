@@ -1,5 +1,5 @@
 """
-The class board in a real browser: what a teacher sees while thirty learners send at once.
+Tests of the class board in a real browser, with up to thirty learners who send at once.
 """
 
 import json
@@ -25,7 +25,7 @@ SIZES = {"laptop": (1280, 900), "phone": (390, 844)}
 @pytest.fixture
 def people(tmp_path):
     """
-    The people of a board.
+    Yield the People of a board.
     """
     found = People(tmp_path / "board")
     yield found
@@ -35,7 +35,7 @@ def people(tmp_path):
 @pytest.fixture
 def open_page(chromium):
     """
-    Give a function from a board to its page, opened as the teacher opens it.
+    Yield a function that opens a board's page as the teacher does. No page may have an error.
     """
     contexts, faults = [], []
 
@@ -66,7 +66,7 @@ def token_of(number):
 
 def join_all(board):
     """
-    Have thirty learners join at once.
+    Let thirty learners join a board at once.
     """
     with ThreadPoolExecutor(NUM_LEARNERS) as pool:
         joined = pool.map(lambda n: board.join(f"learner {n:02}", token_of(n)), range(NUM_LEARNERS))
@@ -75,7 +75,11 @@ def join_all(board):
 
 def send_all(board, told):
     """
-    Have thirty learners send at once what a function of their number returns.
+    Let thirty learners send at once.
+
+    Args:
+        board: The BoardThread.
+        told: Function that returns a learner's state, by the learner's number.
     """
     with ThreadPoolExecutor(NUM_LEARNERS) as pool:
         sent = pool.map(lambda n: board.put(told(n), token_of(n)), range(NUM_LEARNERS))
@@ -84,14 +88,14 @@ def send_all(board, told):
 
 def lines(page):
     """
-    Return the text of each row of the table: its cells.
+    Return the texts of the cells of each row of the table.
     """
     return [line.locator("th, td").all_inner_texts() for line in page.locator("tbody tr").all()]
 
 
 def test_thirty_learners_send_at_once_and_the_page_shows_all(people, open_page):
     """
-    Nothing is lost, and the page need not be loaded again.
+    The page shows all states of thirty learners who send at once, without being loaded again.
     """
     with BoardThread(people, secret=people.teacher) as board:
         page = open_page(board)
@@ -113,7 +117,7 @@ def test_thirty_learners_send_at_once_and_the_page_shows_all(people, open_page):
 
 def test_the_page_comes_back_with_the_board(people, open_page, tmp_path):
     """
-    It is killed in the middle of a class: the page says so, and goes on by itself.
+    If the board ends, the page says so, and reconnects once the board runs again.
     """
     with BoardThread(people, secret=people.teacher) as board:
         port = board.port
@@ -129,7 +133,7 @@ def test_the_page_comes_back_with_the_board(people, open_page, tmp_path):
 
 def test_names_and_answers_are_shown_as_text(people, open_page):
     """
-    Whoever knows the class code can choose any name, and send any mistake.
+    Names and mistakes are shown as plain text, because any user with the class code can send HTML.
     """
     with BoardThread(people, secret=people.teacher) as board:
         board.join(NASTY)
@@ -143,7 +147,7 @@ def test_names_and_answers_are_shown_as_text(people, open_page):
 
 def test_learners_see_no_page_and_no_row_but_their_own(people, chromium):
     """
-    With the class code alone, nothing of the others can be seen.
+    The class code and a learner's token give no access to the page or to the rows of others.
     """
     with BoardThread(people, secret=people.teacher) as board:
         join_all(board)
@@ -161,7 +165,8 @@ def test_learners_see_no_page_and_no_row_but_their_own(people, chromium):
 
 def test_names_can_be_hidden_from_the_projector(people, open_page):
     """
-    Who is stuck is the teacher's to know. The room's answers are the room's.
+    "Hide names" hides the names of learners who are stuck from the projector, and still shows the
+    answers of the class.
     """
     with BoardThread(people, secret=people.teacher) as board:
         board.join("Ada")
@@ -177,7 +182,7 @@ def test_names_can_be_hidden_from_the_projector(people, open_page):
 
 def test_a_teacher_removes_a_row_after_a_question(people, open_page):
     """
-    A pair that has gone home, or a name that is no name. A slip of the mouse costs nobody a row.
+    A teacher can remove a row after a question, which a wrong key or click does not confirm.
     """
     with BoardThread(people, secret=people.teacher) as board:
         board.join(NASTY)
@@ -187,14 +192,14 @@ def test_a_teacher_removes_a_row_after_a_question(people, open_page):
         dialog = page.get_by_role("dialog", name=f"Remove {NASTY}?")
         expect(dialog).to_be_visible()
         assert page.locator("img").count() == 0
-        page.keyboard.press("Enter")  # what has the focus is the harmless one
+        page.keyboard.press("Enter")  # the harmless button has the focus
         expect(dialog).to_be_hidden()
         page.get_by_role("button", name=f"Remove {NASTY}").click()
         page.keyboard.press("Escape")
         expect(dialog).to_be_hidden()
         assert len(people.rows()) == 2
         page.get_by_role("button", name=f"Remove {NASTY}").click()
-        # The table is drawn anew while the question stands.
+        # The table is redrawn while the dialog is open.
         assert board.put(state_of({"00.1": tried("view")}), "o" * 40) == 200
         expect(page.locator("td.tried")).to_have_count(1)
         dialog.get_by_role("button", name="Remove it").click()
@@ -205,7 +210,7 @@ def test_a_teacher_removes_a_row_after_a_question(people, open_page):
 
 def test_a_removal_that_fails_is_told(people, open_page):
     """
-    The board has been started again elsewhere: the row is still there, and the page says so.
+    If the board refuses a removal, the page says so and keeps the row.
     """
     with BoardThread(people, secret=people.teacher) as board:
         board.join("Ada")
@@ -219,7 +224,7 @@ def test_a_removal_that_fails_is_told(people, open_page):
 
 def test_a_row_can_be_removed_while_the_room_is_busy(people, open_page):
     """
-    Between the press of a button and its release, a page that follows thirty is drawn anew.
+    A click works even if the page is redrawn between press and release of the mouse button.
     """
     with BoardThread(people, secret=people.teacher) as board:
         board.join("Ada")
@@ -235,7 +240,7 @@ def test_a_row_can_be_removed_while_the_room_is_busy(people, open_page):
 
 class Rows:
     """
-    Rows that are there from the start.
+    A source of given rows for a board.
     """
 
     def __init__(self, rows):
@@ -243,14 +248,14 @@ class Rows:
 
     def rows(self):
         """
-        Return them.
+        Return the rows.
         """
         return self._rows
 
 
 def room():
     """
-    Return a room of thirty, in which something is going on.
+    Return the rows of thirty learners in various states.
     """
     names = ["Ada", "Bo and Cy", "Dimitra", "Émile", NASTY, "ein sehr langer Name, der nie endet"]
     found = []
@@ -267,7 +272,8 @@ def room():
 @pytest.mark.parametrize("size", sorted(SIZES))
 def test_page_fits_a_projector_and_a_phone(open_page, size, scheme, tmp_path):
     """
-    No line is cut off, and nothing but the table is wider than the page.
+    On a projector and on a phone the page does not scroll sideways, in light and dark, with names
+    and without.
     """
     with BoardThread(sources=[Rows(room())], clock=lambda: NOW_S + 130) as board:
         page = open_page(board, size, scheme)
@@ -296,7 +302,8 @@ def test_a_learner_joins_in_jupyterlab_and_the_teacher_follows(
     people, open_page, new_page, make_server
 ):
     """
-    One cell, and from then on what they do shows by itself; what they wrote does not.
+    After a learner has joined in a cell, predictions and results appear on the board automatically,
+    and texts of answers do not.
     """
     lab = new_page(make_server())
     with BoardThread(people, secret=people.teacher) as board:
@@ -314,7 +321,7 @@ def test_a_learner_joins_in_jupyterlab_and_the_teacher_follows(
 
 def test_what_the_page_is_told_holds_no_code(people):
     """
-    Answers' code is never sent at all; if somebody sends it, it goes no further.
+    The page gets no code of learners, even if a changed client sends it to the board.
     """
     with BoardThread(people, secret=people.teacher) as board:
         board.join("Ada")

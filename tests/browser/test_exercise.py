@@ -1,5 +1,5 @@
 """
-An exercise in a real browser: wrong, a hint, another hint, right.
+Tests of an exercise in a real browser: a wrong answer, hints, and the right answer.
 """
 
 import pytest
@@ -26,12 +26,12 @@ def all_reduce(tensor):
 
 def test_a_learner_goes_from_a_wrong_answer_over_hints_to_the_picture(lab):
     """
-    This is what an exercise is for.
+    A learner gets from a gap and a wrong answer, by two hints, to the right answer and its picture.
     """
     place = find_exercise("02", ROOT)
     cells = [c for c in read_notebook(place.blank).cells if c.cell_type == "code"]
     assert cells[CHECK].source == f"check.{TASK.name}()"
-    last = len(cells) - 1  # it stops the ranks; here it is used to ask for hints
+    last = len(cells) - 1  # stops the ranks; the test replaces it to ask for hints
 
     lab.open_file(f"exercises/{place.blank.name}")
     assert "4 ranks ready" in lab.run_cell(SETUP)
@@ -60,7 +60,8 @@ def test_a_learner_goes_from_a_wrong_answer_over_hints_to_the_picture(lab):
 
 def test_the_tab_of_an_exercise_says_what_it_is(lab):
     """
-    A lesson and its exercise have one file name, and both are open in the first hour.
+    The tab of an exercise says "exercise", because a lesson and its exercise have the same file
+    name.
     """
     name = find_exercise("00", ROOT).blank.name
     lab.open_file(f"exercises/{name}")
@@ -72,5 +73,5 @@ def test_the_tab_of_an_exercise_says_what_it_is(lab):
         "labels => labels.map(one => getComputedStyle(one, '::before').content)"
     )
     assert sorted(words) == ['"exercise · "', "none"]
-    assert tabs.all_inner_texts() == [name, name]  # the label itself is the file's name, and stays
+    assert tabs.all_inner_texts() == [name, name]  # the label itself stays the file's name
     lab.wait_for_kernel("idle")

@@ -1,5 +1,5 @@
 """
-A room on one server: a real JupyterHub with the workshop's configuration, and learners in Chromium.
+Tests of a real JupyterHub with the workshop's configuration, and learners in Chromium.
 """
 
 import shutil
@@ -32,7 +32,7 @@ print(resource.getrlimit(resource.RLIMIT_NPROC)[0])
 
 def outputs_of(notebook):
     """
-    Return the types of the outputs of each code cell.
+    Return a list for each code cell, with the types of its outputs.
     """
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     return [[output.output_type for output in cell.outputs] for cell in cells]
@@ -40,7 +40,8 @@ def outputs_of(notebook):
 
 def test_three_learners_log_in_at_once_and_run_the_first_lesson(seats, pages):
     """
-    The first ten minutes of a workshop: log in, Run All, save, go. Then nothing of them is left.
+    Three learners log in at once, run the first lesson, save it and stop their servers, as in the
+    first ten minutes of a workshop. No process and no runtime folder of theirs is left.
     """
     cells = [c for c in read_notebook(ROOT / "notebooks" / LESSON).cells if c.cell_type == "code"]
     labs = [pages(seat) for seat in seats]
@@ -69,7 +70,8 @@ def test_three_learners_log_in_at_once_and_run_the_first_lesson(seats, pages):
 
 def test_learner_finds_commands_settings_and_their_own_edits(seats, pages):
     """
-    What a learner wrote outlives the server; the folder of the course may be there already.
+    A learner's edits survive the end of the server, missing files of the course come back, and the
+    terminal, the settings and the limits are those of the workshop.
     """
     seat = seats[0]
     lab = pages(seat)
@@ -87,7 +89,7 @@ def test_learner_finds_commands_settings_and_their_own_edits(seats, pages):
     wait_until(lambda: found.is_file() and found.read_text(), 30, "the terminal to answer")
     assert found.read_text().startswith("00_ranks.ipynb is blank again")
     seat.stop_server(lab.page)
-    (seat.course / "exercises" / LESSON).unlink()  # what is missing comes back at the next login
+    (seat.course / "exercises" / LESSON).unlink()  # the next login restores a missing file
     lab.page.locator("#start").click()
     at_lab(lab)
     mine = nbformat.read(seat.notebooks / LESSON, as_version=4)
@@ -101,7 +103,8 @@ def test_learner_finds_commands_settings_and_their_own_edits(seats, pages):
 
 def test_stranger_is_not_let_in(hub, seats, pages):
     """
-    Every account of the system has a password, and not every account is a learner's.
+    A user with a wrong password, or outside the group of learners, cannot log in: the system has
+    other accounts with passwords.
     """
     seat = seats[0]
     subprocess.run(["gpasswd", "--delete", seat.name, "learners"], check=True, capture_output=True)
@@ -111,12 +114,12 @@ def test_stranger_is_not_let_in(hub, seats, pages):
         page.get_by_text("Invalid username or password").wait_for()
         assert processes_of(one.name) == []
     assert f"User '{seat.name}' not allowed" in hub.log()
-    assert f"User '{seats[1].name}' not allowed" not in hub.log()  # it did not come so far
+    assert f"User '{seats[1].name}' not allowed" not in hub.log()  # its password was refused before
 
 
 def test_teacher_sees_the_admin_page_and_a_learner_does_not(seats, pages):
     """
-    Before an update of the course all servers are stopped there.
+    Only teachers see the admin page, where all servers can be stopped before an update.
     """
     teacher, learner = seats[:2]
     groups = ["usermod", "--groups", "teachers", teacher.name]
@@ -131,7 +134,7 @@ def test_teacher_sees_the_admin_page_and_a_learner_does_not(seats, pages):
 
 def test_link_pulls_a_teachers_materials_beside_the_course(hub, seats, pages):
     """
-    One address for all: it logs in, makes my-course/, and brings what the teacher adds.
+    One link logs a learner in, makes my-course/, and pulls the teacher's own materials.
     """
     seat, folder = seats[0], hub.folder / "materials"
     folder.mkdir()
@@ -139,7 +142,7 @@ def test_link_pulls_a_teachers_materials_beside_the_course(hub, seats, pages):
     git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org"]
     for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "Notes"]):
         subprocess.run([*git, *words], check=True)
-    for path in (folder, *folder.rglob("*")):  # git reads no repository of somebody else's
+    for path in (folder, *folder.rglob("*")):  # git refuses repositories of other users
         shutil.chown(path, seat.name)
     query = {"repo": f"file://{folder}", "branch": "main", "urlpath": "lab/tree/materials/notes.md"}
     lab = pages(seat)
@@ -152,7 +155,8 @@ def test_link_pulls_a_teachers_materials_beside_the_course(hub, seats, pages):
 
 def test_killed_proxy_hub_and_server_take_nothing_with_them(hub, seats, pages):
     """
-    On the day something dies. A cell goes on without proxy and hub; without its server it ends.
+    A learner's cell keeps running while the proxy or the hub is killed and replaced. If the
+    learner's server is killed, all its processes end.
     """
     seat = seats[0]
     lab = pages(seat)

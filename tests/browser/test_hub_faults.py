@@ -1,5 +1,5 @@
 """
-One learner of a room does what takes a server down: the others notice nothing but time.
+Tests in which one learner exhausts a resource of the server, and others lose nothing but time.
 """
 
 import subprocess
@@ -55,7 +55,7 @@ print("room again")
 @pytest.fixture
 def beside(seats, pages):
     """
-    Give the pages of two learners: one who is at a notebook, one whose ranks are at work.
+    Yield the pages of two learners. The second one's ranks run a cell, which must survive the test.
     """
     wild, other = (pages(seat) for seat in seats[:2])
     for lab in (wild, other):
@@ -79,7 +79,8 @@ def beside(seats, pages):
 
 def test_one_who_forks_for_ever_stops_alone(beside):
     """
-    The bound is each learner's own. Nothing more starts for them, until they stop their server.
+    A learner who forks without end reaches the limit of processes, which counts for each learner
+    alone, and can stop their server.
     """
     wild, _ = beside
     notebook = write_notebook(wild.server, "mine.ipynb", FORK_FOR_EVER)
@@ -93,23 +94,27 @@ def test_one_who_forks_for_ever_stops_alone(beside):
 
 def run_until_it_ends(lab, number):
     """
-    Run a cell that prints too much, until it or its kernel ends, and let Lab start a new one.
+    Run a cell that prints too much until it or its kernel ends, and wait for an idle kernel.
+
+    Args:
+        lab: The LabPage.
+        number: Number of the code cell, from 0.
     """
     lab.start_cell(number)
     wait_until(lambda: lab.prompts()[number] != RUNNING, FAULT_S, "the cell, or its kernel, to end")
     told = lab.page.locator(".jp-Dialog", has_text="appears to have died. It will restart")
 
-    def is_told():  # by the server, whose words may come late, or by Lab, if the kernel has died
+    def is_told():  # by the server, perhaps late, or by JupyterLab if the kernel has died
         return "data rate exceeded" in lab.output(number) or told.count()
 
     wait_until(is_told, FAULT_S, "the learner to be told")
 
-    def is_ready():  # a kernel may still die when its cell is over: it holds what was printed
+    def is_ready():  # a kernel that holds the printed text may die after its cell
         if told.count():
             lab.confirm()
         return lab.page.locator(IDLE).count()
 
-    if not comes_true(is_ready, GONE_S):  # it had no memory left to say that it is ready
+    if not comes_true(is_ready, GONE_S):  # the kernel had no memory left to report its state
         lab.choose("Kernel", "Restart Kernel…")
         lab.confirm()
         wait_until(is_ready, FAULT_S, "a new kernel to be idle")
@@ -117,7 +122,8 @@ def run_until_it_ends(lab, number):
 
 def test_one_who_prints_for_ever_is_stopped_alone(beside):
     """
-    A browser gets a part of it. The kernel holds the rest: on a busy machine, up to its bound.
+    A learner who prints 1 GB gets a part of it in the browser, and then a working kernel. The
+    kernel holds the rest, on a busy machine up to its memory limit.
     """
     wild, _ = beside
     notebook = write_notebook(wild.server, "mine.ipynb", PRINT_1_GB, STILL_HERE)
@@ -128,7 +134,7 @@ def test_one_who_prints_for_ever_is_stopped_alone(beside):
 
 def test_one_who_fills_memory_is_stopped_alone(beside):
     """
-    It is told as an error of that line, and the notebook goes on.
+    A learner who fills memory gets a MemoryError, and the kernel works afterwards.
     """
     wild, _ = beside
     notebook = write_notebook(wild.server, "mine.ipynb", FILL_MEMORY, STILL_HERE)
@@ -141,7 +147,7 @@ def test_one_who_fills_memory_is_stopped_alone(beside):
 
 def test_one_whose_rank_fills_memory_is_stopped_alone(beside):
     """
-    The other rank of that learner is as it was, too.
+    If a rank fills memory, its cell fails, and all ranks of that learner work afterwards.
     """
     wild, _ = beside
     notebook = write_notebook(wild.server, "mine.ipynb", START, FILL_MEMORY_ON_A_RANK, STILL_THERE)
@@ -156,7 +162,7 @@ def test_one_whose_rank_fills_memory_is_stopped_alone(beside):
 @pytest.fixture
 def small_home(seats):
     """
-    Give the place of a learner whose home holds little more than the course.
+    Yield the seat of a learner whose home has room for little more than the course.
     """
     seat, size = seats[2], "size=64m"
     owner = seat.home.stat()
@@ -171,7 +177,8 @@ def small_home(seats):
 
 def test_one_whose_home_is_full_is_told_and_makes_room(beside, small_home, pages):
     """
-    Nothing can be saved, and it is said why. Who logs in anew still gets a JupyterLab to delete in.
+    A learner with a full home is told why nothing can be saved, and can log in again and delete
+    files.
     """
     lab = pages(small_home)
     lab.server.log_in(lab.page)

@@ -1,5 +1,5 @@
 """
-However a notebook ends, no process of its ranks outlives it, not even one that is in a cell.
+Tests that the processes of ranks end with their notebook, in whichever way, even during a cell.
 """
 
 import signal
@@ -10,10 +10,10 @@ from waiting import comes_true, wait_until
 pytestmark = [pytest.mark.timeout(300)]
 
 RANKS_GONE_S = 5.0
-BROWSER_S = 5.0  # for an order to get from a click to the kernel, on a machine that is busy
+BROWSER_S = 5.0  # from a click to the kernel's action, on a busy machine
 SERVER_GONE_S = 20.0
 NUM_RANKS = 2
-OTHERS = 2  # their controller and their supervisor, which are the ranks' siblings and parent
+OTHERS = 2  # the controller and the supervisor
 START = f"from ddp_lessons import start_ranks\nranks = start_ranks({NUM_RANKS})"
 BUSY = "%%px\nimport pathlib, time\npathlib.Path('busy').touch()\ntime.sleep(600)"
 
@@ -21,14 +21,14 @@ BUSY = "%%px\nimport pathlib, time\npathlib.Path('busy').touch()\ntime.sleep(600
 @pytest.fixture
 def busy_lab(new_page, make_server):
     """
-    Give a page whose ranks are in a cell that does not end, on a server of its own.
+    Return a page on its own server, whose ranks run a cell that does not end.
     """
     lab = new_page(make_server())
     lab.open_notebook("busy.ipynb", START, BUSY)
     assert f"{NUM_RANKS} ranks ready" in lab.run_cell(0)
     lab.start_cell(1)
     wait_until((lab.server.notebooks / "busy").exists, 30, "the cell to be busy")
-    # This also shows that the search below finds what there is.
+    # This also proves that the searches below find such processes.
     assert len(lab.server.rank_processes()) >= NUM_RANKS + OTHERS
     return lab
 
@@ -40,7 +40,8 @@ def check_ranks_are_gone(server):
 
 def test_restart_and_close_leave_no_process(busy_lab):
     """
-    Restart is the answer to everything, and a closed notebook must not keep a server's memory.
+    The ranks end when their kernel is restarted, and when their notebook is closed, so that they
+    hold no memory of the server.
     """
     lab, server = busy_lab, busy_lab.server
     lab.choose("Kernel", "Restart Kernel…")
@@ -59,7 +60,7 @@ def test_restart_and_close_leave_no_process(busy_lab):
 
 def test_shut_down_leaves_no_process(busy_lab):
     """
-    Who shuts JupyterLab down from its menu has closed everything.
+    "Shut Down" in JupyterLab's menu ends the server and all ranks.
     """
     busy_lab.choose("File", "Shut Down")
     busy_lab.confirm()
@@ -69,6 +70,7 @@ def test_shut_down_leaves_no_process(busy_lab):
 
 def test_killed_server_leaves_no_process(busy_lab):
     """
-    A closed terminal or an ended job gives the server no time to tidy up.
+    A server that is killed leaves no process, though it had no time to clean up, as when its
+    terminal is closed.
     """
     assert busy_lab.server.stop(signal.SIGKILL, within_s=RANKS_GONE_S + BROWSER_S) == []

@@ -1,7 +1,7 @@
 """
-Lesson 00 in a real browser: the first thing that anyone sees.
+Tests of lesson 00 in a real browser, the first lesson that learners see.
 
-The README's picture, docs/lesson_00.png, is the screenshot light_01.png that this test leaves.
+The README's picture, docs/lesson_00.png, is the screenshot light_01.png that these tests write.
 """
 
 import pytest
@@ -13,7 +13,7 @@ from ddp_lessons.course.notebooks.cell_roles import IGNORED, RAISES, tags_of
 pytestmark = [pytest.mark.timeout(300)]
 
 STEM = "00_ranks"
-MACHINE = "setup"  # prints what this machine has
+MACHINE = "setup"  # its output depends on the machine
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +23,11 @@ def stored():
 
 def test_lesson_00_runs_in_the_browser(lab, stored):
     """
-    Whoever opens JupyterLab and chooses Run All Cells sees what the lesson promises, in any theme.
+    Run All Cells in JupyterLab shows the stored outputs, errors and pictures, in both themes.
     """
     cells = [cell for cell in stored.cells if cell.cell_type == "code"]
     lab.open_lab()
-    # Of its address nothing is asked: JupyterLab writes folder and notebook there in either order.
+    # Do not check the address: JupyterLab writes folder and notebook into it in either order.
     assert lab.page.get_by_role("heading", level=1).inner_text().startswith("What happens when")
     assert lab.questions() == []
 
@@ -91,7 +91,8 @@ def check_pictures(lab, cells):
 
 def test_a_lesson_that_was_only_looked_at_asks_nothing_when_it_is_closed(lab):
     """
-    JupyterLab writes the kernel's language into a notebook: it must stand there already.
+    A lesson that was only opened can be closed without a question: JupyterLab adds the kernel's
+    language to a notebook that lacks it, and then asks to save.
     """
     lab.open_file(f"notebooks/{STEM}.ipynb")
     lab.choose("File", "Close Tab")

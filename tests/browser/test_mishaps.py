@@ -1,5 +1,5 @@
 """
-What a learner does when a cell goes wrong: press Stop, read, go on.
+Tests of a learner's reactions to a failing cell in the browser: press Stop, read, continue.
 """
 
 import time
@@ -11,7 +11,7 @@ from waiting import wait_until
 pytestmark = [pytest.mark.timeout(300)]
 
 PROMPT_S = 2.0
-BROWSER_S = 1.5  # a click, two messages and a repaint, on a machine that is busy
+BROWSER_S = 1.5  # a click, two messages and a repaint, on a busy machine
 
 START = "from ddp_lessons import start_ranks\nranks = start_ranks({})"
 DEADLOCK = """%%px
@@ -27,7 +27,8 @@ RAISE = "%%px\nimport torch.distributed as dist\nassert dist.get_rank() != 1, 'o
 
 def test_stop_button_ends_a_deadlock(lab):
     """
-    Stop is the one button that a learner knows; the next cell shows that nothing was lost.
+    The Stop button ends a cell whose ranks wait, its message is visible, and the ranks work
+    afterwards.
     """
     lab.open_notebook("stop.ipynb", START.format(4), DEADLOCK, ALL_REDUCE)
     assert "4 ranks ready" in lab.run_cell(0)
@@ -48,14 +49,14 @@ def test_stop_button_ends_a_deadlock(lab):
 
 def test_run_all_stops_at_a_cell_that_fails(lab):
     """
-    Cells after a failure that nobody announced would work on what is not there.
+    Run All stops at a cell that fails, because later cells would use results that do not exist.
     """
     lab.open_notebook("fails.ipynb", START.format(2), RAISE, "print('never')", "print('now')")
     lab.run_all(until=1)
     assert lab.visible_error_line(1).startswith(
         "rank 1 raised AssertionError: on purpose at line 2"
     )
-    # What the kernel runs next is its third cell: it has run nothing in between.
+    # The next cell is the kernel's third: it has run none in between.
     assert lab.run_cell(3) == "now\n"
     assert lab.prompts() == ["[1]:", "[2]:", NOT_RUN, "[3]:"]
     assert lab.output(2) == ""

@@ -1,5 +1,5 @@
 """
-The site as it is seen: on a laptop and on a phone, in light and in dark, and without scripts.
+Tests of the site in a browser: on a laptop and a phone, in light and dark, and without scripts.
 """
 
 import re
@@ -20,7 +20,7 @@ LOOKED_AT = (
     "api/ring",
 )
 """
-Pages of each kind, of which screenshots are kept.
+Pages of each kind, of which the tests take screenshots.
 """
 
 _PARTS = 3  # screenshots of a page, from its top
@@ -36,7 +36,7 @@ _TOO_WIDE = """() => {
 }"""
 _HOLES = """() => [...document.querySelectorAll('img')]
     .filter(it => !it.complete || !it.naturalWidth).map(it => it.src)"""
-# The contrast of a text with what is below it, as the WCAG reckons it: the lowest of a page.
+# The lowest contrast of a text with its background on a page, computed as in the WCAG.
 _CONTRAST = """() => {
     const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number)
     const light = (colour) => {
@@ -62,7 +62,7 @@ _OPEN_ALL = "() => document.querySelectorAll('details').forEach(it => { it.open 
 @pytest.fixture
 def site():
     """
-    Give the folder of the built site.
+    Return the folder of the built site.
     """
     return built_site()
 
@@ -70,7 +70,8 @@ def site():
 @pytest.fixture
 def look(chromium, site):
     """
-    Give a function from a size and a theme to a page that notes what it asks the network for.
+    Yield a function that opens a page with a size and a theme. The page's `asked` lists its
+    requests.
     """
     contexts = []
 
@@ -94,7 +95,8 @@ def look(chromium, site):
 @pytest.mark.parametrize("size", SIZES)
 def test_pages_never_scroll_sideways_and_ask_for_nothing(look, site, size):
     """
-    On a phone, a page that moves sideways cannot be read; what is wide scrolls in its own box.
+    No page scrolls sideways, which would be unreadable on a phone: wide parts scroll in their own
+    boxes. No picture is missing, and no page makes a network request.
     """
     page = look(size)
     wide, holes = {}, {}
@@ -116,10 +118,12 @@ def test_pages_never_scroll_sideways_and_ask_for_nothing(look, site, size):
 )
 def test_pages_can_be_read_in_both_themes(look, site, system, chosen):
     """
-    Black on black is what notebooks look like in a theme that does not know them.
+    All texts have enough contrast in both themes, whether the system or the reader chooses the
+    theme.
     """
     page = look("laptop", system)
-    page.add_init_script(f"localStorage.setItem('theme', '{chosen}')")  # as the page's button does
+    # as the page's button sets it
+    page.add_init_script(f"localStorage.setItem('theme', '{chosen}')")
     for path in sorted((site / "lessons").glob("*.html")):
         page.goto(path.as_uri())
         page.evaluate(_OPEN_ALL)
@@ -130,7 +134,7 @@ def test_pages_can_be_read_in_both_themes(look, site, system, chosen):
 @pytest.mark.parametrize("with_scripts", [True, False])
 def test_answers_open_on_a_click(look, site, with_scripts):
     """
-    A fold that needs a script is shut for ever where scripts are not let in.
+    A click opens an answer even in a browser without scripts, and opens only that answer.
     """
     page = look(java_script_enabled=with_scripts)
     page.goto((site / "lessons" / "03_ring.html").as_uri())
@@ -143,7 +147,7 @@ def test_answers_open_on_a_click(look, site, with_scripts):
 
 def test_answers_open_all_at_once(look, site):
     """
-    Who prepares a class does not click seven times a page.
+    One button opens and closes all answers of a page, for teachers who prepare a class.
     """
     page = look()
     page.goto((site / "lessons" / "03_ring.html").as_uri())
@@ -157,7 +161,7 @@ def test_answers_open_all_at_once(look, site):
 
 def test_search_finds_a_lesson_without_a_network(look, site):
     """
-    The index lies beside the pages, so a search works from a stick, too.
+    The search finds a lesson without a network, because its index is a file next to the pages.
     """
     page = look()
     page.goto((site / "index.html").as_uri())
@@ -165,7 +169,7 @@ def test_search_finds_a_lesson_without_a_network(look, site):
     page.keyboard.press("Enter")
     found = page.locator("#search-results a")
     found.filter(has_text="How do replicas stay equal?").first.wait_for()
-    found.first.click()  # a lesson is what one looks for, before the name of a class
+    found.first.click()  # lessons must come before API pages
     assert re.search(r"/lessons/\d\d_", page.url)
     assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
 
@@ -174,7 +178,7 @@ def test_search_finds_a_lesson_without_a_network(look, site):
 @pytest.mark.parametrize("size", SIZES)
 def test_pages_are_photographed(look, site, size, theme):
     """
-    Nobody can test whether a page is good to look at: screenshots are kept for people.
+    Screenshots of pages are stored for people, because no test can judge whether a page looks good.
     """
     page = look(size, theme)
     SCREENSHOTS.mkdir(exist_ok=True)

@@ -1,5 +1,5 @@
 """
-Ranks of benchmarks, and the training step that is compared: what is measured is what is said.
+Tests of the ranks of benchmarks, and of the benchmark that compares a training step.
 """
 
 import ast
@@ -12,7 +12,7 @@ from paths import BENCHMARKS
 @pytest.fixture
 def bench(monkeypatch):
     """
-    Give a function that imports a module of the benchmarks, as running its script does.
+    Return a function that imports a module of the benchmarks, with the import path of its script.
     """
     monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module
@@ -20,7 +20,7 @@ def bench(monkeypatch):
 
 def test_in_turns_lets_each_begin_equally_often(bench):
     """
-    Whoever always goes first has the machine as the others left it.
+    Each sample goes first equally often, because the first one finds the machine in another state.
     """
     orders = [bench("rank_processes").in_turns(["a", "b", "c"], number) for number in range(3)]
     assert [order[0] for order in orders] == ["a", "b", "c"]
@@ -29,7 +29,8 @@ def test_in_turns_lets_each_begin_equally_often(bench):
 
 def test_training_step_runs_the_scripts_own_text_in_a_cell(bench):
     """
-    A cell with another text would compare two programs, and not two places to run one.
+    The benchmark's cell contains the functions of the script itself, so that the same code is
+    measured in both places.
     """
     training_step = bench("training_step")
     script = (BENCHMARKS / "training_script.py").read_text()
@@ -43,7 +44,7 @@ def test_training_step_runs_the_scripts_own_text_in_a_cell(bench):
 
 def test_plans_of_training_step_hold_the_course_to_its_figure(bench):
     """
-    A limit that slips out of the table is a limit that nobody keeps.
+    The plans hold the cell to its limit of 1.03 times the script's time, so that no limit is lost.
     """
     training_step = bench("training_step")
     figures = bench("figures")
@@ -61,14 +62,14 @@ def test_plans_of_training_step_hold_the_course_to_its_figure(bench):
 
 def double(rank, number):
     """
-    Tell this rank and twice a number.
+    Return this rank and twice a number.
     """
     return rank, 2 * number
 
 
 def fail_on_rank_1(rank):
     """
-    Raise on one rank, while the other waits for it.
+    Raise on rank 1, while the other rank waits for it.
     """
     import torch
     import torch.distributed as dist
@@ -80,7 +81,8 @@ def fail_on_rank_1(rank):
 
 def test_run_ranks_returns_what_every_rank_returned(bench):
     """
-    Ring's benchmark takes the slowest of all ranks, so all must come back, in order.
+    run_ranks returns the results of all ranks in rank order, because the ring's benchmark takes the
+    slowest.
     """
     assert bench("rank_processes").run_ranks(2, double, 21) == [(0, 42), (1, 42)]
 
@@ -88,7 +90,7 @@ def test_run_ranks_returns_what_every_rank_returned(bench):
 @pytest.mark.parametrize(("num_starts", "shares"), [(2, [3, 2]), (9, [1] * 5)])
 def test_run_starts_shares_all_rounds_out(bench, num_starts, shares):
     """
-    No round is lost or played twice, and no rank is started for none.
+    run_starts distributes all rounds over its starts, and makes no start without a round.
     """
     starts = bench("rank_processes").run_starts(num_starts, 5, 2, double)
     assert list(starts) == [[(0, 2 * share), (1, 2 * share)] for share in shares]
@@ -96,7 +98,7 @@ def test_run_starts_shares_all_rounds_out(bench, num_starts, shares):
 
 def test_run_ranks_ends_when_a_rank_raises(bench):
     """
-    A benchmark that hangs holds up all that come after it.
+    run_ranks ends with an error when a rank raises: a hanging benchmark would block all later ones.
     """
     with pytest.raises(bench("kernel").BenchmarkFailed, match="a rank raised or died"):
         bench("rank_processes").run_ranks(2, fail_on_rank_1)

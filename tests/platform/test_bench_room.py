@@ -1,5 +1,5 @@
 """
-The benchmark of a room: what it counts, and a real room of two.
+Tests of the benchmark of a room full of learners: its figures, and a real room of two.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from processes import new_mark, wait_until_gone
 @pytest.fixture
 def room(monkeypatch):
     """
-    Give the benchmark's module.
+    Return the benchmark's module.
     """
     monkeypatch.syspath_prepend(BENCHMARKS)
     import room
@@ -20,7 +20,7 @@ def room(monkeypatch):
 
 def learner(room, number, **changes):
     """
-    Return a learner with whom all went well, but for some changes.
+    Return a learner without faults, with some attributes changed.
     """
     made = room.Learner(number, seconds=[0.1, 0.2, 0.3], memory_mib=500.0 + number)
     for name, value in changes.items():
@@ -34,7 +34,8 @@ def verdicts(figures):
 
 def test_room_without_faults_passes(room):
     """
-    Memory is of each learner, seconds are of all cells together.
+    A room without faults passes. Its memory is the median of the learners, and its seconds are
+    those of all cells together.
     """
     figures = room.figures_of([learner(room, number) for number in range(3)], 0)
     assert set(verdicts(figures).values()) == {"pass"}
@@ -57,7 +58,7 @@ def test_room_without_faults_passes(room):
 )
 def test_room_with_a_fault_fails(room, changes, left, what):
     """
-    One of thirty is one too many.
+    A single learner with a fault fails the room, and so does a process that is left.
     """
     learners = [learner(room, 0), learner(room, 1, **changes)]
     failed = {
@@ -71,7 +72,8 @@ def test_room_with_a_fault_fails(room, changes, left, what):
 @pytest.mark.timeout(300)
 def test_room_of_two_is_measured_and_gone(room, monkeypatch):
     """
-    Real kernels and ranks. A cell that should not fail is noted, and the room goes on.
+    A room with two real kernels is measured and leaves no process. A failing cell is noted, and the
+    room continues.
     """
     mark = new_mark()
     for name, value in mark.items():
@@ -94,7 +96,8 @@ def test_room_of_two_is_measured_and_gone(room, monkeypatch):
 
 def test_room_runs_the_lesson_s_cells_but_the_last(room):
     """
-    The last one stops the ranks, and what they hold is to be measured first.
+    The room runs all cells of the lesson but the last, which would stop the ranks before their
+    memory is measured.
     """
     cells = room.cells_of()
     assert "start_ranks(4)" in cells[0][0]

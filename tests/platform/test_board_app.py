@@ -1,5 +1,5 @@
 """
-The board's web application: what is the teacher's, what is a learner's, and what nobody gets.
+Tests of the board's web application: what a teacher, a learner and others may read and write.
 """
 
 import http.client
@@ -19,7 +19,7 @@ OTHER = "o" * 40
 @pytest.fixture
 def board(tmp_path):
     """
-    A board on which learners join.
+    Yield a board that learners can join.
     """
     people = People(tmp_path / "board")
     with BoardThread(people, secret=people.teacher) as found:
@@ -29,7 +29,7 @@ def board(tmp_path):
 
 def first_event(board, cookie):
     """
-    Return what the page is told first.
+    Return the first event that the board sends to a page.
     """
     connection = http.client.HTTPConnection("127.0.0.1", board.port, timeout=20)
     try:
@@ -47,7 +47,8 @@ def first_event(board, cookie):
 @pytest.mark.parametrize("path", ["/", "/events", "/board.csv", "/?token=wrong"])
 def test_the_teachers_paths_want_the_teachers_secret(board, path):
     """
-    Who is in the room sees what is on the projector, and no more.
+    The teacher's paths need the teacher's secret: neither the class code nor a learner's token
+    opens them.
     """
     for cookie in (None, "wrong", board.people.code):
         status, text, _ = board.ask("GET", path, cookie=cookie)
@@ -59,7 +60,8 @@ def test_the_teachers_paths_want_the_teachers_secret(board, path):
 
 def test_the_secret_goes_from_the_address_into_a_cookie(board):
     """
-    The address bar is on the projector, too.
+    The secret in the address is moved into a cookie, because the projector also shows the address
+    bar.
     """
     status, _, headers = board.ask("GET", f"/?token={board.secret}")
     assert (status, headers["Location"]) == (302, "/")
@@ -74,7 +76,8 @@ def test_the_secret_goes_from_the_address_into_a_cookie(board):
 
 def test_the_page_loads_nothing_from_elsewhere():
     """
-    It works in a room without a network, and tells nobody who is looked at.
+    The page loads nothing from other servers, so that it works without a network and no other
+    server learns about its use.
     """
     for name in ("index.html", "board.css", "board.js"):
         text = (PAGE / name).read_text()
@@ -85,7 +88,7 @@ def test_the_page_loads_nothing_from_elsewhere():
 
 def test_a_learner_joins_sends_and_is_seen(board):
     """
-    The whole way, once.
+    A learner joins and sends a state, and the teacher sees it on the page and in the table.
     """
     assert board.join("Ada") == 200
     assert board.put(state_of({"00.1": tried("view")})) == 200
@@ -101,7 +104,8 @@ def test_a_learner_joins_sends_and_is_seen(board):
 
 def test_a_learner_can_neither_read_rows_nor_write_anothers(board):
     """
-    The token says whose row it is; what is sent says nothing of that.
+    Only the token decides whose row a state belongs to, not a name in the state, and a learner
+    cannot read any row.
     """
     board.join("Ada", TOKEN)
     board.join("Bo", OTHER)
@@ -119,7 +123,7 @@ def test_a_learner_can_neither_read_rows_nor_write_anothers(board):
 
 def test_a_wrong_code_or_a_taken_name_is_said(board):
     """
-    The learner reads it in the cell.
+    A wrong class code and a taken name are refused, with a message for the learner.
     """
     assert board.join("Ada", code="WRONG") == 403
     assert board.join("Ada") == 200
@@ -148,7 +152,8 @@ def test_a_wrong_code_or_a_taken_name_is_said(board):
 )
 def test_what_is_no_state_is_refused_and_breaks_nothing(board, body):
     """
-    Whoever has the code may send anything.
+    A request that is no state is refused and leaves the board usable: any user with the class code
+    can send anything.
     """
     board.join("Ada")
     status, text, _ = board.ask("PUT", "/api/row", body, TOKEN)
@@ -159,7 +164,7 @@ def test_what_is_no_state_is_refused_and_breaks_nothing(board, body):
 
 def test_a_state_that_is_too_long_is_refused(board):
     """
-    Nobody can fill the board's memory.
+    A state that is too long is refused, so that no user can fill the board's memory.
     """
     board.join("Ada")
     with pytest.raises((AssertionError, OSError)):
@@ -169,7 +174,7 @@ def test_a_state_that_is_too_long_is_refused(board):
 
 def test_strange_times_and_numbers_break_neither_page_nor_table(board):
     """
-    A state of the right form may still be nonsense.
+    Absurd times and numbers in a valid state break neither the page nor the table.
     """
     board.join("Ada")
     odd = {"said": 1e300, "first": -1e300, "before": 0.1, "was": 1e-300, "said_s": 4e9, "was_s": 0}
@@ -181,7 +186,7 @@ def test_strange_times_and_numbers_break_neither_page_nor_table(board):
 
 def test_the_teacher_removes_a_row_and_nobody_else_can(board):
     """
-    A learner knows the address of the board, their token, and the class code.
+    Only the teacher's secret can remove a row; a learner's token and the class code cannot.
     """
     board.join("Ada", TOKEN)
     board.join("Bo", OTHER)
@@ -189,7 +194,7 @@ def test_the_teacher_removes_a_row_and_nobody_else_can(board):
     path = f"/rows/{keys['Ada']}"
     for cookie in (None, "wrong", board.people.code):
         assert board.ask("DELETE", path, token=TOKEN, cookie=cookie)[0] == 403
-    # What a browser asks first for a page of elsewhere.
+    # The request with which a browser first asks for a page of another site.
     assert board.ask("OPTIONS", path, cookie=board.secret)[0] == 405
     assert board.ask("DELETE", "/rows/ada", cookie=board.secret)[0] == 404
     assert len(board.people.rows()) == 2
@@ -202,7 +207,8 @@ def test_the_teacher_removes_a_row_and_nobody_else_can(board):
 
 def test_rows_of_a_folder_are_not_the_boards_to_remove():
     """
-    Their files are the learners' own.
+    The board refuses to remove rows that it reads from a folder, because their files belong to the
+    learners.
     """
 
     class Rows:
@@ -217,7 +223,7 @@ def test_rows_of_a_folder_are_not_the_boards_to_remove():
 
 def test_a_learner_leaves(board):
     """
-    Their row goes, and nobody else's.
+    A learner who leaves removes only their own row.
     """
     board.join("Ada", TOKEN)
     board.join("Bo", OTHER)
@@ -228,7 +234,8 @@ def test_a_learner_leaves(board):
 
 def test_under_a_hub_the_hubs_token_says_who_it_is(tmp_path):
     """
-    Nobody has to join, and nobody can choose another's name.
+    Under a hub the hub's token identifies a learner: no learner has to join, and none can take the
+    name of another.
     """
 
     class Hub:

@@ -1,5 +1,5 @@
 """
-`ddp-lessons board` as teachers start it: a process, an address, and what is left when it ends.
+Tests of `ddp-lessons board` in a process of its own: its address, its end, and its stored rows.
 """
 
 import json
@@ -30,7 +30,11 @@ NUM_LEARNERS = 30
 
 class Command:
     """
-    Run `ddp-lessons board` in a process of its own. Use it in a `with`.
+    A process that runs `ddp-lessons board`. Use it in a `with`.
+
+    Args:
+        folder: The board's state folder.
+        arguments: Further arguments of the command.
     """
 
     def __init__(self, folder, *arguments):
@@ -65,13 +69,13 @@ class Command:
     @property
     def port(self):
         """
-        The port in its address.
+        The port in the board's address.
         """
         return self.url.rpartition(":")[2]
 
     def open(self, path="/"):
         """
-        Open a path of it as the teacher does, and return the text.
+        Open a path of the board as the teacher does, and return the text.
         """
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         with opener.open(f"{self.url}/?token={self.token}", timeout=20):
@@ -82,7 +86,7 @@ class Command:
 
 def kept(folder):
     """
-    Return the class code that a board keeps in a state folder.
+    Return the class code that a board has stored in a state folder.
     """
     return json.loads((folder / "board" / "class.json").read_text())["code"]
 
@@ -90,7 +94,8 @@ def kept(folder):
 @pytest.mark.timeout(240)
 def test_a_board_that_is_killed_comes_back_with_all_rows(tmp_path):
     """
-    With the same address, the same secret and the same code: no page and no learner notices.
+    A board that is killed and started again has the same rows, address, secret and code, so that
+    pages and learners can go on.
     """
     folder = tmp_path / "state"
     with Command(folder, "--port", "0") as first:
@@ -112,7 +117,8 @@ def test_a_board_that_is_killed_comes_back_with_all_rows(tmp_path):
 @pytest.mark.timeout(300)
 def test_a_board_that_is_killed_while_thirty_send_loses_nothing(tmp_path):
     """
-    In the middle of what they send: each is told that it is there, or sends it again.
+    A board that is killed while thirty learners send loses no state: each sender repeats a state
+    until the board confirms it.
     """
     folder, senders = tmp_path / "state", []
     paths = [tmp_path / f"learner-{number}.json" for number in range(NUM_LEARNERS)]
@@ -148,7 +154,8 @@ def test_a_board_that_is_killed_while_thirty_send_loses_nothing(tmp_path):
 @pytest.mark.timeout(180)
 def test_a_folder_of_state_files_is_shown_as_it_changes(tmp_path):
     """
-    Learners on one server need not send anything.
+    With `--shared` the board shows the state files of a folder as they change, and no learner can
+    join, because none needs to send.
     """
     shared = tmp_path / "class"
     shared.mkdir()
@@ -175,7 +182,7 @@ def invoke(folder, monkeypatch, *arguments):
 
 def test_what_is_kept_is_exported_and_deleted(tmp_path, monkeypatch):
     """
-    At the end of the day: once as a file, and then it is gone.
+    `--csv` exports the stored rows, and `--delete` deletes them, but not while a board runs.
     """
     people = People(tmp_path / "state" / "board")
     people.let_in("t" * 40, "Ada", people.code)
@@ -193,7 +200,7 @@ def test_what_is_kept_is_exported_and_deleted(tmp_path, monkeypatch):
 
 def test_a_port_that_is_taken_is_told(tmp_path, monkeypatch):
     """
-    In one line, with the way out.
+    A port in use is reported, with the option `--port`.
     """
     with Command(tmp_path / "other", "--port", "0") as board:
         shown = invoke(tmp_path / "state", monkeypatch, "--port", board.port)
@@ -204,7 +211,7 @@ def test_a_port_that_is_taken_is_told(tmp_path, monkeypatch):
 
 def test_two_sources_are_one_too_many(tmp_path, monkeypatch):
     """
-    Nobody could say whose rows those are.
+    Two sources of rows are refused, because equal names from both could not be distinguished.
     """
     shown = invoke(tmp_path, monkeypatch, "--shared", tmp_path, "--folder", tmp_path)
     assert shown.exit_code == 1
@@ -222,7 +229,7 @@ def test_two_sources_are_one_too_many(tmp_path, monkeypatch):
 )
 def test_the_address_is_one_that_learners_can_type(monkeypatch, host, address):
     """
-    Nobody can open 0.0.0.0 from another machine.
+    The printed address is one that learners can open: 0.0.0.0 works on the teacher's machine only.
     """
     monkeypatch.setattr(serving, "_own_address", lambda: "192.0.2.7")
     assert serving._address(host, 80) == address
@@ -230,20 +237,21 @@ def test_the_address_is_one_that_learners_can_type(monkeypatch, host, address):
 
 def test_own_address_is_asked_without_sending_anything():
     """
-    Also on a machine without a network, where the name has to do.
+    The machine's own address is found without sending a packet. Without a network the host's name
+    replaces it.
     """
     assert serving._own_address() not in ("", "0.0.0.0")
 
 
 def test_columns_are_those_of_the_course():
     """
-    Each section that asks, and each task, in the order of the lessons.
+    The columns are all predictions and tasks of the course, in the order of the lessons.
     """
     found = columns(ROOT)
     assert [one.key for one in found[:2]] == ["lines", "secret_of_rank_three"]
     assert found[0].title == "Who answers a cell?"
     assert "How many lines will you see?" in found[0].question
-    assert "starts with %%px, which" in found[0].question  # without the signs of Markdown
+    assert "starts with %%px, which" in found[0].question  # without Markdown's formatting
     assert not [one.question for one in found if "`" in one.question]
     keys = [one.key for one in found]
     assert len(set(keys)) == len(keys)

@@ -1,5 +1,5 @@
 """
-Rows from a folder of state files: whose they are, and what somebody may put there instead.
+Tests of the board's rows from a folder of state files: their names, and other things in the folder.
 """
 
 import json
@@ -24,7 +24,7 @@ def names(folder):
 
 def test_a_file_a_learner_wherever_it_lies(tmp_path):
     """
-    Files that a teacher has collected are named after themselves, or after their folder.
+    Each file is one learner's row, named after the file, or after its folder.
     """
     (tmp_path / "ada.json").write_text(STATE)
     for place in ("bo", "cy/.local/state/ddp-lessons"):
@@ -36,7 +36,8 @@ def test_a_file_a_learner_wherever_it_lies(tmp_path):
 
 def test_a_file_is_read_again_when_it_has_changed(tmp_path):
     """
-    The board looks every two seconds.
+    A file is read again only when it has changed, because the board reads the folder every two
+    seconds.
     """
     path = tmp_path / "ada.json"
     path.write_text(STATE)
@@ -52,7 +53,8 @@ def test_a_file_is_read_again_when_it_has_changed(tmp_path):
 @pytest.mark.timeout(20)
 def test_what_is_no_state_file_is_passed_by(tmp_path):
     """
-    A pipe would be waited for, a link would be followed, a large file would fill the memory.
+    Anything in the folder that is no state file is skipped: a pipe would block, a link would be
+    followed, and a large file would fill the memory.
     """
     (tmp_path / "note.json").write_text('"hello"')
     (tmp_path / "cut.json").write_text("{")
@@ -69,7 +71,8 @@ def test_what_is_no_state_file_is_passed_by(tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files to others")
 def test_a_row_is_the_owners_whatever_the_file_is_called(tmp_path):
     """
-    Somebody who writes a file in another's name gets a row of their own, and one only.
+    A row is named after the file's owner, and each owner has one row: a learner cannot write a row
+    of another.
     """
     nobody = pwd.getpwnam("nobody")
     daemon = pwd.getpwnam("daemon")
@@ -90,7 +93,7 @@ def test_a_row_is_the_owners_whatever_the_file_is_called(tmp_path):
 
 def test_a_folder_that_is_not_there_is_told(tmp_path):
     """
-    A typing mistake is no empty room.
+    A folder that does not exist raises BadInput, because its name was probably mistyped.
     """
     with pytest.raises(BadInput, match=r"^No such folder: expected .* \(got "):
         Files(tmp_path / "nowhere")

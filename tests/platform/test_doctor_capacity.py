@@ -1,5 +1,6 @@
 """
-Whether a server holds a room: the arithmetic on made-up numbers, and a real look at small ones.
+Tests of the doctor's estimate of how many learners a server holds: its arithmetic, and a real
+measurement.
 """
 
 import io
@@ -40,7 +41,7 @@ SERVER = Server(num_cores=8, free_bytes=32 * GIB)
 
 def finding(what, num_learners=30, learner=LEARNER, server=SERVER):
     """
-    Return the finding of that name.
+    Return the finding of a name.
     """
     (found,) = [one for one in judge_room(num_learners, learner, server) if one.what == what]
     return found
@@ -48,7 +49,7 @@ def finding(what, num_learners=30, learner=LEARNER, server=SERVER):
 
 def test_room_that_fits_has_nothing_to_mend():
     """
-    A warning about nothing teaches people to skip warnings.
+    A room that fits causes no warning and no advice: needless warnings teach people to skip them.
     """
     findings = judge_room(30, LEARNER, SERVER)
     assert [found.status for found in findings] == [OK] * 4
@@ -57,7 +58,8 @@ def test_room_that_fits_has_nothing_to_mend():
 
 def test_room_memory_counts_learners_servers_and_hub():
     """
-    One MiB less than they need is too little; the doctor says by how much, and who would fit.
+    The memory of all learners, their servers and the hub must fit. With one MiB less the doctor
+    says how much is missing, and how many learners would fit.
     """
     needed = HUB_BYTES + 30 * (LEARNER.memory_bytes + SERVER_BYTES)
     assert finding("memory", server=replace(SERVER, free_bytes=needed)).status == OK
@@ -72,7 +74,8 @@ def test_room_memory_counts_learners_servers_and_hub():
 @pytest.mark.parametrize(("cores", "status", "share"), [(2, OK, "25%"), (1, OK, "50%")])
 def test_room_cores_are_the_share_of_a_lesson(cores, status, share):
     """
-    30 learners with 30 core seconds each need 900 s of the 1800 s that they sit there.
+    The load is the share of the cores' time in a lesson: 30 learners with 30 core seconds each need
+    900 s of 1800 s on one core.
     """
     found = finding("cores", server=replace(SERVER, num_cores=cores))
     assert (found.status, share in found.found) == (status, True)
@@ -80,7 +83,8 @@ def test_room_cores_are_the_share_of_a_lesson(cores, status, share):
 
 def test_room_cores_that_are_short_warn_and_then_fail():
     """
-    Above half of the cores people wait for each other; above all of them the lesson never ends.
+    Above half of the cores' time the doctor warns, because learners wait for each other; above all
+    of it the room fails.
     """
     two = replace(SERVER, num_cores=2)
     busy = finding("cores", learner=replace(LEARNER, cpu_s=61.0), server=two)
@@ -91,7 +95,8 @@ def test_room_cores_that_are_short_warn_and_then_fail():
 
 def test_room_that_runs_the_dearest_cell_at_once_waits():
     """
-    On "now everybody, please" thirty cells of four core seconds need 120 s of one core.
+    The doctor warns if the most expensive cell takes too long when all run it at once: thirty cells
+    of four core seconds need 120 s of one core.
     """
     assert finding("all at once", server=replace(SERVER, num_cores=2)).status == OK
     found = finding("all at once", server=replace(SERVER, num_cores=1))
@@ -101,7 +106,7 @@ def test_room_that_runs_the_dearest_cell_at_once_waits():
 
 def test_room_needs_a_python_that_all_can_run():
     """
-    An environment of a Python in root's home works, for root.
+    A Python in root's home fails the room, because other users cannot run it.
     """
     found = finding("Python", server=replace(SERVER, others_stop_at="/root"))
     assert found.status == FAIL
@@ -111,7 +116,7 @@ def test_room_needs_a_python_that_all_can_run():
 
 def test_room_s_findings_fit_one_screen():
     """
-    A sentence that is cut says nothing.
+    The longest findings fit on one screen, and none is cut.
     """
     output = io.StringIO()
     worst = replace(SERVER, num_cores=1, free_bytes=GIB, others_stop_at="/root/.pyenv")
@@ -127,7 +132,8 @@ def test_room_s_findings_fit_one_screen():
 
 def test_others_stop_at_the_first_closed_door():
     """
-    Each folder on the way counts, and of a link the way to where it leads, too.
+    The first folder or file that other users cannot enter is found, also on the path to which a
+    link leads.
     """
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made).resolve()
@@ -149,7 +155,8 @@ def test_others_stop_at_the_first_closed_door():
 @pytest.mark.timeout(300)
 def test_room_is_measured_with_real_learners():
     """
-    Two kernels run the first cells of the lesson side by side, with four ranks each.
+    A real measurement gives plausible numbers: two kernels run the first cells of the lesson at
+    once, with four ranks each.
     """
     (place,) = [place for place in choose(ROOT, ["06_ddp"]) if place.is_lesson]
     learner = measure(place, num_learners=2, num_cells=4)
@@ -163,7 +170,8 @@ def test_room_is_measured_with_real_learners():
 
 def test_room_that_cannot_be_measured_says_why(monkeypatch):
     """
-    A number of what did not run would be a promise to thirty people.
+    If no learner could be measured, NotMeasured says why: a number without a run would mislead the
+    teacher.
     """
     monkeypatch.setenv("DDP_LESSONS_RUNTIME_DIR", "/proc/nowhere")
     (place,) = [place for place in choose(ROOT, ["06_ddp"]) if place.is_lesson]
@@ -175,7 +183,7 @@ def test_room_that_cannot_be_measured_says_why(monkeypatch):
 
 def test_cli_doctor_room_exits_as_it_judges(monkeypatch):
     """
-    A script that prepares servers reads the status.
+    The exit status of `doctor --room` is the verdict, for scripts that prepare servers.
     """
     asked = []
 

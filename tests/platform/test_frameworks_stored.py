@@ -1,5 +1,5 @@
 """
-What lesson 16 shows where a framework is missing came out of a real run.
+Tests that lesson 16 shows outputs of a real run where a framework is not installed.
 """
 
 import re
@@ -20,7 +20,7 @@ DEADLINE_S = 100
 
 def be_rank(monkeypatch, rank, world_size):
     """
-    Have this process be a rank of a world without the frameworks.
+    Make this process a rank of a world in which no framework is installed.
     """
     monkeypatch.setattr(module.dist, "get_world_size", lambda: world_size)
     monkeypatch.setattr(module.dist, "get_rank", lambda: rank)
@@ -29,7 +29,7 @@ def be_rank(monkeypatch, rank, world_size):
 
 def test_a_run_is_real_where_its_framework_is(monkeypatch):
     """
-    What is stored is for those who cannot run it.
+    With the framework installed the function is called, and no stored result is used.
     """
     monkeypatch.setattr(module, "is_here", lambda name: True)
     assert real_or_stored("Accelerate, told", lambda: ["real"]) == ["real"]
@@ -39,7 +39,8 @@ def test_a_run_is_real_where_its_framework_is(monkeypatch):
 
 def test_what_is_stored_is_plainly_marked(monkeypatch, capsys):
     """
-    Nobody shall take it for a run of his own; each rank gets what that rank had.
+    Without the framework each rank gets the result of its number, and one line says that the
+    results are stored.
     """
     for rank in range(4):
         be_rank(monkeypatch, rank, 4)
@@ -49,12 +50,12 @@ def test_what_is_stored_is_plainly_marked(monkeypatch, capsys):
         "stored | Accelerate is not installed here, and this came out where it is: "
         "pip install 'ddp-lessons[frameworks]'\n"
     )
-    assert capsys.readouterr().out == told  # once, by rank 0
+    assert capsys.readouterr().out == told  # printed once, by rank 0
 
 
 def test_what_is_stored_fits_as_many_ranks(monkeypatch):
     """
-    Results of 4 ranks would be wrong ones for 3.
+    Stored results are refused in a world of another size: those of 4 ranks would be wrong for 3.
     """
     be_rank(monkeypatch, 2, 3)
     with pytest.raises(BadInput, match="expected 4 ranks"):
@@ -64,7 +65,8 @@ def test_what_is_stored_fits_as_many_ranks(monkeypatch):
 @pytest.mark.parametrize("num_here", [0, 1])
 def test_checks_say_what_to_install(monkeypatch, num_here):
     """
-    Either framework will do for the first task; the second one compares both with plain DDP.
+    A check without its frameworks names the missing ones and how to install them. The first task
+    needs either framework, the second task both.
     """
     here = list(FRAMEWORKS)[:num_here]
     monkeypatch.setattr(material, "is_here", lambda module: module in here)
@@ -75,14 +77,14 @@ def test_checks_say_what_to_install(monkeypatch, num_here):
 
 def test_a_framework_that_is_not_installed_is_not_here():
     """
-    It is asked for without importing it.
+    `is_here` is false for a framework that is not installed.
     """
     assert not is_here("no_such_framework")
 
 
 def printed(notebook):
     """
-    Return what each cell has printed, but the lines that say that it is stored.
+    Return the text that each cell has printed, without the lines that mark stored results.
     """
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     texts = ["".join(out.get("text", "") for out in cell.outputs) for cell in cells]
@@ -91,11 +93,11 @@ def printed(notebook):
 
 def test_lesson_shows_the_same_without_the_frameworks(tmp_path):
     """
-    A learner who may not install them sees what others have seen, and reads that it is stored.
+    Without the frameworks the lesson prints the same outputs, and says which are stored.
     """
     blank = ROOT / "notebooks" / "16_frameworks.ipynb"
     text = nbformat.writes(read_notebook(blank))
-    # Who imports them nevertheless finds None there, and raises.
+    # An import of a framework finds None in sys.modules, and raises.
     hidden = "import sys\nfrom ddp_lessons.frameworks import stored\n"
     hidden += f"sys.modules |= dict.fromkeys({list(FRAMEWORKS)})\n"
     hidden += "stored.is_here = lambda module: False"

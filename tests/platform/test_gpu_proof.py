@@ -1,5 +1,6 @@
 """
-The proof on GPUs, tried out without one: it goes on, it ends what overruns, it tells what failed.
+Tests of the proof on GPUs, without a GPU: it resumes, ends parts that overrun, and reports
+failures.
 """
 
 import importlib
@@ -38,7 +39,7 @@ time.sleep(600)
 @pytest.fixture
 def bench(monkeypatch):
     """
-    Give a function that imports a module of the benchmarks, as running its script does.
+    Return a function that imports a module of the benchmarks, with the import path of its script.
     """
     monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module
@@ -47,7 +48,8 @@ def bench(monkeypatch):
 @pytest.fixture
 def proof(bench, tmp_path, monkeypatch):
     """
-    Give a proof whose parts are small scripts: `run(part, ...)` returns a result for each.
+    Return a proof whose parts are small scripts: `part(name, source, ...)` makes a part, and
+    `run(part, ...)` returns a result for each.
     """
     gpu_proof, parts, state = bench("gpu_proof"), bench("proof_parts"), bench("proof_state")
     monkeypatch.setattr(gpu_proof, "ROOT", tmp_path)
@@ -67,7 +69,7 @@ def proof(bench, tmp_path, monkeypatch):
 
 def test_part_that_was_run_is_not_run_again(proof):
     """
-    A GPU is lent for minutes: what was learned in the last ones must not be learned once more.
+    A part with a result is not run again, because GPU time is short.
     """
     part = proof.part("counts", COUNTS, "passed")
     first, again = proof.run(part), proof.run(part)
@@ -78,7 +80,7 @@ def test_part_that_was_run_is_not_run_again(proof):
 
 def test_part_that_failed_runs_again_when_asked(proof):
     """
-    After a mend one wants to know of that part alone.
+    With `--again` only the parts that failed are run again, as after a repair.
     """
     bad, good = proof.part("counts", COUNTS, "failed"), proof.part("good", COUNTS, "passed")
     proof.run(bad, good)
@@ -90,7 +92,7 @@ def test_part_that_failed_runs_again_when_asked(proof):
 
 def test_part_that_fails_is_told_with_its_log_and_the_rest_goes_on(proof, capsys):
     """
-    One fault may not hide what all the others would have shown.
+    A part that fails is reported with the end of its log, and the other parts are run.
     """
     results = proof.run(proof.part("raises", RAISES), proof.part("counts", COUNTS, "passed"))
     assert [result["status"] for result in results] == ["failed", "passed"]
@@ -103,7 +105,8 @@ def test_part_that_fails_is_told_with_its_log_and_the_rest_goes_on(proof, capsys
 
 def test_part_that_overruns_is_ended_with_all_that_it_started(proof):
     """
-    A rank that hangs on a GPU would hold its memory for ever, and the parts after it would fail.
+    A part that overruns is ended with all its processes: a rank that hangs would hold GPU memory
+    for ever, and later parts would fail.
     """
     (result,) = proof.run(proof.part("detaches", DETACHES, limit_s=4))
     assert result["status"] == "failed"
@@ -114,7 +117,7 @@ def test_part_that_overruns_is_ended_with_all_that_it_started(proof):
 
 def test_part_that_finds_nothing_has_failed(proof):
     """
-    A command that does nothing at all ends with 0 too.
+    A part without an outcome has failed, even with exit status 0.
     """
     (result,) = proof.run(proof.part("silent", "print('done')"))
     assert (result["status"], result["why"]) == ("failed", "it found nothing\ndone")
@@ -122,7 +125,8 @@ def test_part_that_finds_nothing_has_failed(proof):
 
 def test_parts_that_do_not_fit_wait(proof):
     """
-    A part that is cut off by the end of a lease is lost; one that was not begun is not.
+    A part that does not fit into the remaining time is not begun, because an interrupted part would
+    be lost.
     """
     part = proof.part("counts", COUNTS, "passed")
     (result,) = proof.run(part, argv=["--budget-s", "4"])
@@ -134,7 +138,7 @@ def test_parts_that_do_not_fit_wait(proof):
 
 def test_part_that_needs_more_gpus_is_skipped(proof):
     """
-    What was not tried must be in the report, with the reason.
+    A part that needs more GPUs is in the report as skipped, with the reason.
     """
     (result,) = proof.run(proof.part("counts", COUNTS, "passed", num_gpus=2))
     assert (result["status"], result["why"]) == ("skipped", "needs 2 GPUs (got 1)")
@@ -142,7 +146,7 @@ def test_part_that_needs_more_gpus_is_skipped(proof):
 
 def test_state_of_another_machine_is_refused(bench, tmp_path):
     """
-    A report that mixes two machines would be true of neither.
+    The stored results of another machine are refused, because a report must describe one machine.
     """
     state = bench("proof_state")
     state.State(tmp_path, CPU)
@@ -152,7 +156,8 @@ def test_state_of_another_machine_is_refused(bench, tmp_path):
 
 def test_part_sees_as_many_gpus_as_its_layout_says(bench, monkeypatch):
     """
-    With all GPUs in sight four ranks would not share one, and Gloo on a GPU would never be tried.
+    A part sees only as many GPUs as its layout has: with all GPUs visible, four ranks would not
+    share one, and Gloo on a GPU would not be tried.
     """
     monkeypatch.setenv("PYTHONPATH", "/wheels")
     gpu_proof, names = bench("gpu_proof"), ["3", "5", "7", "9"]
@@ -172,18 +177,19 @@ def test_part_sees_as_many_gpus_as_its_layout_says(bench, monkeypatch):
 
 def test_gpus_are_named_as_the_user_has_named_them(bench):
     """
-    Who was given GPU 3 of a shared machine must not have the proof run on GPU 0.
+    The proof uses the GPUs that CUDA_VISIBLE_DEVICES names: on a shared machine the others belong
+    to other users.
     """
     visible_names = bench("gpu_proof").visible_names
     assert visible_names(None, 2) == ["0", "1"]
     assert visible_names("", 1) == ["0"]
     assert visible_names("3,GPU-8932f937", 2) == ["3", "GPU-8932f937"]
-    assert visible_names("5,99", 1) == ["5"]  # CUDA stops at the first that is not there
+    assert visible_names("5,99", 1) == ["5"]  # CUDA ignores all names from the first missing GPU on
 
 
 def test_proof_without_a_gpu_is_refused(bench, monkeypatch, capsys, tmp_path):
     """
-    A report that says "all skipped" would look like a proof.
+    Without a GPU the proof is refused: a report with skipped parts only would look like a proof.
     """
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert bench("gpu_proof").main(["--state", str(tmp_path)]) == 2
@@ -193,7 +199,9 @@ def test_proof_without_a_gpu_is_refused(bench, monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize("num_gpus", [0, 1, 2, 8])
 def test_every_part_ends_in_time_and_its_script_is_there(bench, num_gpus):
     """
-    A list of parts is data: a name twice, or a script that is not there, shows on a GPU only.
+    The list of parts is consistent: names are unique, scripts exist, limits are long enough, and
+    all lessons and exercises are in it. Without this test a mistake would first appear on a GPU
+    only.
     """
     parts = bench("proof_parts").all_parts(ROOT, num_gpus)
     names = [bench("proof_state").slug(part.name) for part in parts]
@@ -211,7 +219,8 @@ def test_every_part_ends_in_time_and_its_script_is_there(bench, num_gpus):
 @pytest.mark.timeout(600)
 def test_proof_runs_on_a_cpu_and_goes_on(tmp_path):
     """
-    The command itself, from `make`'s script to the report, with real lessons, ranks and benchmarks.
+    The whole command works with a CPU in place of a GPU, from its script to the report, with real
+    lessons, ranks and benchmarks, and a second run repeats no part.
     """
     command = ["scripts/gpu_proof.sh", "--stand-in", "cpu", "--state", str(tmp_path), "--only"]
     command += ["memory, alone", "lesson 00_ranks, shared", "cells, shared", "gpu tests"]

@@ -1,5 +1,5 @@
 """
-The wheels for a machine with a GPU and no network: the list in scripts/gpu_wheels.sh is complete.
+Tests that scripts/gpu_wheels.sh lists all wheels for a machine with a GPU and without a network.
 """
 
 import re
@@ -12,15 +12,16 @@ from paths import ROOT
 NOT_THERE = {"torch", "ddp-lessons", "typer", "jupyterlab", "debugpy", "jedi", "parso"}
 NOT_THERE |= {"tensorboard-data-server", "jupyterhub", "accelerate", "lightning-fabric"}
 """
-torch is there, our wheel is built; command line, JupyterLab and hub are of no use to the proof;
-ipykernel, IPython and TensorBoard do without the others. Without frameworks lesson 16 shows what
-was stored.
+Packages that need no wheel. torch is on the machine, and our own wheel is built. The proof does not
+use the command line, JupyterLab and the hub. ipykernel, IPython and TensorBoard work without
+debugpy, jedi, parso and tensorboard-data-server. Without the frameworks lesson 16 shows stored
+outputs.
 """
 
 
 def needed_wheels():
     """
-    Return the packages that scripts/gpu_wheels.sh packs.
+    Return the names of the packages that scripts/gpu_wheels.sh packs.
     """
     script = (ROOT / "scripts/gpu_wheels.sh").read_text()
     lists = re.findall(r'^(?:needed|plain)="([^"]*)"', script, re.MULTILINE)
@@ -30,7 +31,12 @@ def needed_wheels():
 
 def closure(names, without=frozenset()):
     """
-    Return packages and all that they require on Linux, by what is installed here.
+    Return packages with all their requirements on Linux, as the packages installed here declare
+    them.
+
+    Args:
+        names: Names of packages.
+        without: Names of packages to leave out; their requirements are not followed.
     """
     found, waiting = set(), list(names)
     where = {"extra": "", "sys_platform": "linux", "python_version": "3.12"}
@@ -48,7 +54,7 @@ def closure(names, without=frozenset()):
 
 def imported_packages():
     """
-    Return the packages that the course and its benchmarks import, wherever they do.
+    Return the packages that the course and its benchmarks import, anywhere in their files.
     """
     known, found = packages_distributions(), set()
     for path in [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "ddp_lessons").rglob("*.py")]:
@@ -59,19 +65,21 @@ def imported_packages():
 
 def test_wheels_hold_all_that_the_proof_imports():
     """
-    A package that is missing shows on the machine with the GPU, where there is no network.
+    The list has every package that the proof imports: a missing one would appear on the machine
+    with the GPU, where there is no network.
     """
     imported = imported_packages()
     assert {"torch", "ipyparallel", "jupyter-client"} <= imported
     # The digits are read from scikit-learn's file, and nothing of it is imported.
     roots = (imported - NOT_THERE) | {"nbval", "pytest", "pytest-timeout", "scikit-learn"}
-    roots |= {"torchmetrics"}  # which only a lesson imports
+    roots |= {"torchmetrics"}  # only a lesson imports it
     assert closure(roots, NOT_THERE | closure(["torch"])) <= needed_wheels()
 
 
 def test_wheels_are_pinned():
     """
-    A name without a pin would be left out in silence.
+    Every package of the list is pinned in requirements.lock: the script would silently leave out
+    the others.
     """
     lock = (ROOT / "requirements.lock").read_text()
     assert [n for n in needed_wheels() if not re.search(rf"^{n}==", lock, re.MULTILINE)] == []

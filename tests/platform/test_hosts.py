@@ -1,5 +1,5 @@
 """
-The throw-away hosts: what crosses them crosses a network, and when they are down there were none.
+Tests of the test hosts of scripts/hosts.sh: a real network connects them, and they leave no trace.
 """
 
 import os
@@ -37,7 +37,7 @@ with socket.create_server(("", 0)) as door:
 @pytest.fixture
 def bed(tmp_path):
     """
-    Give a function that brings hosts up, and takes them down in the end.
+    Yield a function that starts hosts. After the test they are taken down, without leaving a trace.
     """
     folder, nets = tmp_path / "hosts", []
 
@@ -73,7 +73,7 @@ def bed(tmp_path):
 )
 def test_bad_orders_are_refused_in_a_line(arguments, said, tmp_path):
     """
-    What was expected stands in the message, and nothing has been made.
+    A wrong order is refused in one line that says what was expected, and no folder is made.
     """
     done = hosts(*arguments, folder=tmp_path / "hosts")
     assert done.returncode == 1
@@ -84,7 +84,7 @@ def test_bad_orders_are_refused_in_a_line(arguments, said, tmp_path):
 
 def test_what_is_missing_is_named(tmp_path):
     """
-    Most machines have no sshd.
+    A missing program is named, with the command to install it: most machines have no sshd.
     """
     empty = tmp_path / "bin"
     empty.mkdir()
@@ -103,7 +103,7 @@ def test_what_is_missing_is_named(tmp_path):
 
 def test_no_process_that_has_the_number_of_an_old_host_is_ended(tmp_path):
     """
-    The folder of hosts that died with their machine may lie there for months.
+    `down` does not end a process that by chance has the number in an old folder's pid file.
     """
     with subprocess.Popen(["sleep", "60"]) as other:
         (tmp_path / "hosts").mkdir()
@@ -117,7 +117,8 @@ def test_no_process_that_has_the_number_of_an_old_host_is_ended(tmp_path):
 @needs_hosts
 def test_each_host_has_name_address_loopback_and_processes_of_its_own(bed):
     """
-    What crosses them crosses a network: nothing goes by a loopback or memory that they share.
+    Each host has its own name, address, loopback, shared memory and processes, so that messages
+    between hosts must use the network.
     """
     folder = bed(2)
     for number in (1, 2):
@@ -128,17 +129,19 @@ def test_each_host_has_name_address_loopback_and_processes_of_its_own(bed):
         )
     with subprocess.Popen(
         ["sleep", "600"], env={**os.environ, "WHERE": "here"}
-    ) as outside:  # it is not to be seen in there
+    ) as outside:  # must be invisible on a host
         seen = hosts("run", 1, "sh", "-c", f"ls -d /proc/{outside.pid}", folder=folder)
         outside.kill()
     assert seen.returncode != 0
-    assert hosts("up", 2, folder=folder).stderr.startswith("hosts.sh: ")  # not over one that is up
+    # hosts are running already
+    assert hosts("up", 2, folder=folder).stderr.startswith("hosts.sh: ")
 
 
 @needs_hosts
 def test_one_logs_in_from_here_and_from_host_to_host_without_a_question(bed):
     """
-    Launchers by SSH need a login that asks for nothing, and MPI's one from host to host.
+    SSH logs in without a question, from here as the SSH launcher needs it, and from host to host as
+    MPI needs it.
     """
     folder = bed(2)
     ssh = ["ssh", "-F", folder / "ssh_config", "node1"]
@@ -152,16 +155,16 @@ def test_one_logs_in_from_here_and_from_host_to_host_without_a_question(bed):
 @needs_hosts
 def test_messages_take_their_time_and_links_carry_no_more_than_they_shall(bed):
     """
-    A link is slow in both ways: late, and narrow.
+    A link has the delay and the bandwidth that were set.
     """
     folder = bed(2, "--rate", "20mbit", "--delay", f"{DELAY_MS}ms")
     with _taker(folder) as (_, port):
         empty_s = _send(folder, port, 1)
-    # There and back: the bytes, and the answer.
+    # Twice the delay: once for the bytes, once for the answer.
     assert empty_s >= 2 * DELAY_MS / 1000
     with _taker(folder) as (_, port):
         full_s = _send(folder, port, SENT_BYTES)
-    assert full_s >= 0.9 * SENT_BYTES / RATE_BYTES_PER_S  # its first 64 kB may go at once
+    assert full_s >= 0.9 * SENT_BYTES / RATE_BYTES_PER_S  # the first 64 kB may be sent at once
 
 
 @needs_hosts
@@ -169,8 +172,8 @@ def test_messages_take_their_time_and_links_carry_no_more_than_they_shall(bed):
 @pytest.mark.parametrize("fault", ["cut", "mute"])
 def test_a_link_that_is_out_stops_messages_and_loses_none(bed, links, fault):
     """
-    A link that comes back within seconds must not be told from a slow one. One that is mute hears
-    the bytes, and its answers are lost.
+    A link that is cut or mute delays messages and loses none after it is mended. A mute host
+    receives the bytes, but its answers are lost.
     """
     folder = bed(2, *links)
     with _taker(folder) as (_, port):
@@ -187,7 +190,7 @@ def test_a_link_that_is_out_stops_messages_and_loses_none(bed, links, fault):
 @needs_hosts
 def test_a_host_that_is_switched_off_takes_its_processes_along(bed):
     """
-    Nobody is left to say goodbye, and the other hosts go on.
+    A host that is switched off ends all its processes at once, and the other host keeps running.
     """
     folder = bed(2)
     with _taker(folder) as (taker, _):
@@ -200,7 +203,7 @@ def test_a_host_that_is_switched_off_takes_its_processes_along(bed):
 @needs_hosts
 def test_two_test_beds_at_once_have_networks_of_their_own(bed, tmp_path):
     """
-    Two learners of one machine, or two tests.
+    Two test beds at once have different networks, for two learners or two tests on one machine.
     """
     nets = {net_of(bed(1))}
     other = tmp_path / "other"
@@ -213,7 +216,7 @@ def test_two_test_beds_at_once_have_networks_of_their_own(bed, tmp_path):
 @needs_hosts
 def test_a_folder_can_be_each_host_s_own(bed, tmp_path):
     """
-    Real hosts need not share /tmp.
+    With `--private` a folder has separate contents on each host, as /tmp has on real hosts.
     """
     own = tmp_path / "own"
     own.mkdir()
@@ -225,7 +228,8 @@ def test_a_folder_can_be_each_host_s_own(bed, tmp_path):
 
 class _taker:
     """
-    Somebody on node2 who takes all that comes, and says so.
+    A process on node2 that receives all bytes and then sends an answer. Use it in a `with`, which
+    yields the process and its port.
     """
 
     def __init__(self, folder):

@@ -1,7 +1,7 @@
 """
-Manifests for Kubernetes: what the published schemas say of them, and what their commands do here.
+Tests of manifests for Kubernetes: they fit the published schemas, and their commands work here.
 
-No cluster is here to try them on. tests/platform/schemas says where the schemas come from.
+The tests use no cluster. The schemas in tests/platform/schemas name their sources.
 """
 
 import json
@@ -44,7 +44,7 @@ SHAPES = [Shape(IMAGE), Shape(IMAGE, nodes=1, ranks_per_node=4), Shape(IMAGE, no
 
 def objects(shape=SHAPES[0], script="train.py", text=SUM):
     """
-    Return (file, object) for every part of both manifests.
+    Return (file, object) for every object of both manifests.
     """
     return [
         (file, part)
@@ -55,7 +55,7 @@ def objects(shape=SHAPES[0], script="train.py", text=SUM):
 
 def part(kind, *arguments, **options):
     """
-    Return the object of a kind; of a ConfigMap, of which there are two alike, the first.
+    Return the first object of a kind. Only of ConfigMap there are two, which are equal.
     """
     return next(found for _, found in objects(*arguments, **options) if found["kind"] == kind)
 
@@ -70,7 +70,7 @@ def schema_of(found):
 
 def assert_valid(found):
     """
-    Hold an object to its schema, in which a field that is not named is a mistake.
+    Assert that an object fits its schema, which allows no unknown field.
     """
     schema = schema_of(found)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -80,7 +80,8 @@ def assert_valid(found):
 @pytest.mark.parametrize("shape", SHAPES, ids=["default", "one-node", "gpus"])
 def test_manifests_are_what_the_schemas_ask_for(shape):
     """
-    A field of a wrong name is dropped or refused by a cluster, hours after it was written.
+    All objects of a manifest fit their schemas: a cluster would drop or refuse a misnamed field,
+    hours later.
     """
     found = objects(shape)
     kinds = [(file, one["kind"]) for file, one in found]
@@ -112,7 +113,8 @@ MISTAKES = [
 @pytest.mark.parametrize(("kind", "where", "value"), MISTAKES)
 def test_schemas_find_what_is_wrong(kind, where, value):
     """
-    This proves the test above: names, types, versions, and what is missing.
+    The schemas refuse wrong names, types and versions, and missing fields, so the test above can
+    fail.
     """
     found = part(kind)
     *folders, name = where
@@ -127,7 +129,7 @@ def test_schemas_find_what_is_wrong(kind, where, value):
 @pytest.mark.parametrize("path", sorted(SCHEMAS.glob("*.json")), ids=lambda path: path.stem)
 def test_schemas_say_where_they_come_from(path):
     """
-    They are others' work: source, version and licence stand in them.
+    Each schema names its source and its licence, because it is the work of others.
     """
     comment = json.loads(path.read_text(encoding="utf-8"))["$comment"]
     assert "Apache-2.0" in comment
@@ -137,7 +139,8 @@ def test_schemas_say_where_they_come_from(path):
 
 def test_names_of_a_job_fit_together():
     """
-    Nothing checks these on a cluster: pods would wait for a name that nobody has.
+    The names in the objects of a job refer to each other. No cluster checks them: pods would wait
+    for ever for a name that does not exist.
     """
     job, service, holder = part("Job"), part("Service"), part("ConfigMap")
     inside = job["spec"]["template"]
@@ -158,7 +161,7 @@ def test_names_of_a_job_fit_together():
 
 def test_gpus_are_asked_for_where_there_are_any():
     """
-    A rank for each, unless something else is said; without, the pods run anywhere.
+    With GPUs each node requests them and runs one rank for each; without, no object mentions GPUs.
     """
     shape = Shape(IMAGE, gpus=4)
     trainer = part("TrainJob", shape)["spec"]["trainer"]
@@ -173,9 +176,13 @@ def test_gpus_are_asked_for_where_there_are_any():
 
 def run_as_nodes(command_of, environment):
     """
-    Run a command as two nodes of one rank do, and wait for both.
+    Run a command as two nodes with one rank each, and assert that both succeed.
+
+    Args:
+        command_of: Function that returns a node's command, by its number.
+        environment: Function that returns a node's additional variables, by its number.
     """
-    tools = os.path.dirname(sys.executable)  # torchrun is beside Python
+    tools = os.path.dirname(sys.executable)  # the folder with torchrun
     own = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     own["PATH"] = os.pathsep.join([tools, own["PATH"]])
     running = [
@@ -197,7 +204,7 @@ def run_as_nodes(command_of, environment):
 @pytest.fixture
 def port():
     """
-    Give a port that nobody else is given meanwhile. In a cluster, each pod has an own address.
+    Yield a port that no other process gets meanwhile. In a cluster each pod has its own address.
     """
     (held,) = hold_ports(1)
     with held:
@@ -207,7 +214,8 @@ def port():
 @pytest.mark.skipif(sys.platform == "darwin", reason="its loopback has another name")
 def test_the_command_of_a_job_runs_the_script(tmp_path, port):
     """
-    What Kubernetes would put in is put in here: the number of the pod, the script, an address.
+    The command of the Job runs the script, with the pod's number, the script's path and the address
+    that Kubernetes would insert.
     """
     (tmp_path / "train.py").write_text(part("ConfigMap")["data"]["train.py"])
     (container,) = part("Job")["spec"]["template"]["spec"]["containers"]
@@ -230,7 +238,8 @@ def test_the_command_of_a_job_runs_the_script(tmp_path, port):
 @pytest.mark.skipif(sys.platform == "darwin", reason="its loopback has another name")
 def test_the_command_of_a_train_job_runs_the_script(tmp_path, port):
     """
-    Kubeflow tells torchrun the rest in variables, whose names begin with PET.
+    The command of the TrainJob runs the script. torchrun gets its other settings from variables of
+    Kubeflow's, whose names begin with PET.
     """
     trainer = part("TrainJob")["spec"]["trainer"]
     shell, option, line = trainer["command"]
@@ -265,7 +274,8 @@ def test_the_command_of_a_train_job_runs_the_script(tmp_path, port):
 )
 def test_names_are_names_of_kubernetes(script, name):
     """
-    Lower-case letters, digits and hyphens; a Service's begins with a letter.
+    The names of objects are valid in Kubernetes: lower-case letters, digits and hyphens, beginning
+    with a letter.
     """
     assert {one["metadata"]["name"] for _, one in objects(script=script)} == {name}
 
@@ -283,7 +293,7 @@ def test_names_are_names_of_kubernetes(script, name):
 )
 def test_what_cannot_be_is_refused(options, said):
     """
-    At the desk, and not by a cluster.
+    An impossible shape is refused at once, with the option to change, not later by a cluster.
     """
     with pytest.raises(BadInput) as caught:
         Shape(**{"image": IMAGE, **options})
@@ -301,7 +311,8 @@ def test_what_cannot_be_is_refused(options, said):
 )
 def test_scripts_that_do_not_fit_are_refused(script, text, said):
     """
-    They would be cut short, or have no pod.
+    A script is refused if its name cannot become a valid name of an object, or if its text is too
+    long for a ConfigMap.
     """
     with pytest.raises(BadInput) as caught:
         manifests(script, text, SHAPES[0])
@@ -311,7 +322,7 @@ def test_scripts_that_do_not_fit_are_refused(script, text, said):
 @pytest.fixture
 def notebook(tmp_path):
     """
-    Give a notebook with a cell for a script.
+    Return the path of a notebook with one cell that is tagged for a script.
     """
     cell = v4.new_code_cell("%%px\nprint('$(HOME)  ')\n", metadata={"tags": ["script"]})
     path = tmp_path / "my.ipynb"
@@ -321,14 +332,15 @@ def notebook(tmp_path):
 
 def ask(notebook, *options):
     """
-    Run the command, and return how it ended.
+    Run the command `script` on a notebook, and return its result.
     """
     return CliRunner().invoke(app, ["script", str(notebook), *map(str, options)])
 
 
 def test_manifests_are_written_beside_the_script(notebook, tmp_path):
     """
-    They say themselves that nobody has tried them.
+    The manifests are written next to the script, contain it, and say that they are untried on a
+    cluster.
     """
     out = tmp_path / "train.py"
     done = ask(notebook, "-o", out, "--kubernetes", "--image", IMAGE, "--nodes", 3)
@@ -362,7 +374,7 @@ def test_options_that_do_not_fit_are_refused_and_nothing_is_written(
     notebook, tmp_path, monkeypatch, options, said
 ):
     """
-    In one line. A script without its manifests would be half of what was asked for.
+    Options that do not fit together are refused in one line, and not even the script is written.
     """
     monkeypatch.chdir(tmp_path)
     done = ask(notebook, *options)

@@ -1,5 +1,5 @@
 """
-A node that joins a job of torchrun, and leaves it.
+Tests of the demonstration in which a second node joins a job of torchrun, and leaves it.
 """
 
 import re
@@ -29,13 +29,14 @@ def run_module(monkeypatch):
 
 class Ended(Exception):
     """
-    Somebody has ended a worker.
+    The error by which a test ends a worker.
     """
 
 
 def test_each_world_has_new_processes_and_only_a_loss_is_a_life(run_module, capsys, monkeypatch):
     """
-    The first node goes on, alone at last, and remembers nothing.
+    Each change of the world size starts new processes, and only the loss of a node counts as a
+    restart, which the module calls a life.
     """
     monkeypatch.delenv("RANK", raising=False)
     run_module()
@@ -49,7 +50,7 @@ def test_each_world_has_new_processes_and_only_a_loss_is_a_life(run_module, caps
 
 def test_worker_steps_until_it_is_ended(run_module, capsys, monkeypatch):
     """
-    It says first in which world it is.
+    A worker prints its world size and its life, and takes steps until it is ended.
     """
     for name, value in Place(0, 1, 0, "127.0.0.1", free_port()).variables().items():
         monkeypatch.setenv(name, value)

@@ -1,5 +1,5 @@
 """
-A script that was written for torchrun runs under other launchers, unchanged.
+Tests that a script written for torchrun runs unchanged under other launchers.
 """
 
 import json
@@ -32,7 +32,8 @@ OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 @pytest.fixture
 def script(tmp_path, monkeypatch):
     """
-    Return a script that writes down what its process was told, in the folder that OUT names.
+    Yield a script that writes its variables and arguments to a file in the folder of the variable
+    OUT.
     """
     for name in [*OURS, *filter(lambda name: name.startswith(("OMPI", "SLURM_")), os.environ)]:
         if name != "SLURM_CONF":
@@ -44,19 +45,20 @@ def script(tmp_path, monkeypatch):
     path.write_text(TELL)
     yield path
     for name in OURS:
-        os.environ.pop(name, None)  # what the functions under test have put there
+        os.environ.pop(name, None)  # set by the functions under test
 
 
 def told(folder, rank):
     """
-    Return what the process of a rank has written.
+    Return the list that the script has written on a rank.
     """
     return json.loads((folder / f"told-{rank}.json").read_text())
 
 
 def test_main_tells_torch_what_mpiexec_has_told(script, tmp_path, monkeypatch):
     """
-    The script and its arguments are as they would be under `python`.
+    Under mpiexec `python -m ddp_lessons.launch` sets torch's variables and runs the script with its
+    arguments, as `python` would.
     """
     for name, value in (("RANK", "3"), ("SIZE", "4"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
@@ -68,7 +70,7 @@ def test_main_tells_torch_what_mpiexec_has_told(script, tmp_path, monkeypatch):
 
 def test_main_spawns_ranks_of_its_own(script, tmp_path):
     """
-    Without a launcher it is one.
+    With `--spawn` the module starts the ranks itself, without another launcher.
     """
     main(["--spawn", "2", str(script), "more"])
     one, other = told(tmp_path, 0), told(tmp_path, 1)
@@ -79,7 +81,7 @@ def test_main_spawns_ranks_of_its_own(script, tmp_path):
 @pytest.mark.parametrize("launcher", ["mpiexec", "srun"])
 def test_launcher_that_is_here_starts_ranks(launcher, script, tmp_path):
     """
-    CI has both. Elsewhere one may be missing.
+    mpiexec and srun start two ranks of the script. CI has both; elsewhere a missing one is skipped.
     """
     if not is_here(launcher, os.environ):
         pytest.skip(f"no {launcher} on this machine")
@@ -91,7 +93,8 @@ def test_launcher_that_is_here_starts_ranks(launcher, script, tmp_path):
 
 def test_commands_are_what_one_types():
     """
-    A launcher that does not speak torch's language gets an interpreter.
+    The commands are those that a user would type. For a launcher that does not set torch's
+    variables, a command contains our module, which sets them.
     """
     words = {name: command_of(name, 2, "train.py")[0] for name in LAUNCHERS}
     assert words["torchrun"][2:] == [
@@ -111,7 +114,8 @@ def test_commands_are_what_one_types():
 
 def test_is_here_looks_for_the_program_and_for_slurms_settings(tmp_path):
     """
-    srun without a cluster waits for an answer that nobody gives.
+    A launcher counts as present if its program exists, and srun only with Slurm's settings: without
+    a cluster it would wait for ever.
     """
     assert is_here("torchrun", os.environ)
     assert not is_here("mpiexec", {"PATH": str(tmp_path)})
@@ -124,7 +128,8 @@ def test_is_here_looks_for_the_program_and_for_slurms_settings(tmp_path):
 
 def test_join_life_reads_nothing_of_an_earlier_life(monkeypatch):
     """
-    torchrun's store outlives the ranks, and each life has names of its own there.
+    After a restart ranks read no key of an earlier life: torchrun's store outlives the ranks, and
+    each life has its own prefix there.
     """
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)
     environ = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
@@ -145,7 +150,7 @@ def test_join_life_reads_nothing_of_an_earlier_life(monkeypatch):
 
 def test_join_life_without_torchrun_has_rank_0_hold_the_store(monkeypatch):
     """
-    So does env:// of torch.
+    Without torchrun rank 0 holds the store, as with torch's env://.
     """
     for name in OURS:
         monkeypatch.delenv(name, raising=False)
@@ -160,7 +165,8 @@ def test_join_life_without_torchrun_has_rank_0_hold_the_store(monkeypatch):
 
 def test_wait_for_lines_ends_with_the_job_or_with_the_lines():
     """
-    A cell looks at a job that would go on for long.
+    wait_for_lines returns when the job has printed the lines, when the time is over, or when the
+    job has ended.
     """
     code = "import time; print(1); print(2, flush=True); time.sleep(60)"
     with start_job([sys.executable, "-c", code]) as job:
@@ -174,7 +180,7 @@ def test_wait_for_lines_ends_with_the_job_or_with_the_lines():
 
 def test_num_different_counts_bits(tmp_path):
     """
-    The last digit is a difference.
+    Losses that differ in their last bit only count as different.
     """
     (tmp_path / "job").mkdir()
     for folder, losses in ((tmp_path, [0.1, 0.3]), (tmp_path / "job", [0.1, 0.1 + 0.2])):
@@ -185,7 +191,8 @@ def test_num_different_counts_bits(tmp_path):
 
 def test_package_of_launchers_needs_no_torch():
     """
-    A kernel that only starts jobs is no larger for it.
+    The package of launchers does not import torch, so that a kernel that only starts jobs stays
+    small.
     """
     code = "import sys, ddp_lessons.launch; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

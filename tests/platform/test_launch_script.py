@@ -1,5 +1,5 @@
 """
-The script of lesson 09 under torchrun has the losses of the notebook's ranks, to the last bit.
+A test that the script of lesson 09 gives bitwise the same losses as the notebook's ranks.
 """
 
 import os
@@ -21,7 +21,7 @@ TWIN = ROOT / "notebooks" / "py" / "09_launch.py"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """
-    Return a folder with the script, and the losses of two ranks that have run its cells.
+    Return a folder with the script, and with the losses of two ranks that have run its cells.
     """
     folder, notebook = tmp_path_factory.mktemp("out"), read_twin(TWIN)
     (folder / "train.py").write_text(script_of(notebook, TWIN.stem))
@@ -39,7 +39,8 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn", "mpiexec", "srun"])
 def test_cells_and_their_script_train_alike(launcher, folder):
     """
-    A launcher starts ranks. What they compute is not its business.
+    Under each launcher the script gives bitwise the losses of its cells: a launcher does not change
+    the results.
     """
     if not is_here(launcher, os.environ):
         pytest.skip(f"no {launcher} on this machine")

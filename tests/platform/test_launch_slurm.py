@@ -1,5 +1,5 @@
 """
-A rehearsal says what Slurm itself does.
+Tests that a rehearsal of a batch file predicts what Slurm does.
 """
 
 import subprocess
@@ -11,7 +11,7 @@ from ddp_lessons.launch import Cluster, rehearse
 
 CLUSTER = Cluster(nodes=2, cores=4, gpus=0, partition="debug", hours=1)
 """
-What scripts/slurm.sh starts.
+The cluster that scripts/slurm.sh starts.
 """
 
 pytestmark = needs_slurm
@@ -20,7 +20,7 @@ pytestmark = needs_slurm
 @pytest.fixture(scope="module", autouse=True)
 def own_slurm():
     """
-    Give a Slurm in which no other test's job holds a node.
+    Start a Slurm in which no other test's job holds a node.
     """
     with running_slurm():
         yield
@@ -28,7 +28,7 @@ def own_slurm():
 
 def handed_in(text, folder, *options):
     """
-    Hand a batch file in, and return what Slurm says.
+    Submit a batch file, and return the completed sbatch process.
     """
     (folder / "job.sh").write_text(text)
     return subprocess.run(
@@ -49,7 +49,8 @@ def handed_in(text, folder, *options):
 )
 def test_tasks_are_where_the_rehearsal_puts_them(options, tmp_path):
     """
-    Each task tells its number, the number of all, and its node.
+    Slurm places each task on the node that the rehearsal predicts, with the same rank and world
+    size.
     """
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options), "srun python train.py"]
     text = "\n".join([*lines, ""])
@@ -59,7 +60,7 @@ def test_tasks_are_where_the_rehearsal_puts_them(options, tmp_path):
     done = handed_in(text.replace("python train.py", told), tmp_path, "--wait")
     assert done.returncode == 0, done.stderr
     found = [line.split() for line in sorted((tmp_path / "out.txt").read_text().splitlines())]
-    # Nodes by the order of their ranks: which of two free ones Slurm takes first is its own affair.
+    # Number nodes by the order of their ranks: Slurm may take either free node first.
     nodes = list(dict.fromkeys(node for _, _, node in found))
     placed = [(int(rank), int(world_size), nodes.index(node)) for rank, world_size, node in found]
     assert placed == [(one.rank, one.world_size, one.node) for one in foretold.ranks]
@@ -70,7 +71,8 @@ def test_tasks_are_where_the_rehearsal_puts_them(options, tmp_path):
 )
 def test_what_the_rehearsal_refuses_slurm_refuses(option, tmp_path):
     """
-    A refusal that is none would be a false alarm.
+    Slurm refuses each batch file that the rehearsal refuses, so the rehearsal raises no false
+    alarm.
     """
     text = f"#!/bin/bash\n#SBATCH {option}\nsrun true\n"
     assert rehearse(text, CLUSTER).refused

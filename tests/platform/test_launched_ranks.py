@@ -1,5 +1,5 @@
 """
-Ranks that one of ipyparallel's own launchers has started, on this machine: what is promised holds.
+Tests of ranks that ipyparallel's own local launcher has started: faults are handled as for others.
 """
 
 import pytest
@@ -14,7 +14,8 @@ pytestmark = [pytest.mark.timeout(240)]
 @pytest.fixture(scope="module")
 def ranks():
     """
-    Two ranks of the launcher that starts processes, as Slurm's and MPI's do.
+    Yield two ranks of ipyparallel's local launcher, which starts a process for each, like those for
+    Slurm and MPI.
     """
     started = start_ranks(2, device="cpu", launcher="local", timeout_s=120)
     run_cell(started, "import os, signal, torch, torch.distributed as dist\nmine = dist.get_rank()")
@@ -24,7 +25,8 @@ def ranks():
 
 def test_a_deadlock_is_ended(ranks):
     """
-    The nanny that ipyparallel starts beside each engine is nobody who may still act.
+    A deadlock is ended: the `KernelNanny` process of each engine does not count as a child process
+    that may still act for its rank.
     """
     with pytest.raises(RankRaised, match="Deadlock: rank 1 finished the cell"):
         run_cell(ranks, "if mine == 0: dist.all_reduce(torch.ones(1))")
@@ -33,7 +35,8 @@ def test_a_deadlock_is_ended(ranks):
 
 def test_a_dead_rank_is_replaced(ranks):
     """
-    By a process of the same launcher, with the same number, in the group of all.
+    A dead rank is replaced by a new process of the same launcher, with the same number and in the
+    group of all ranks.
     """
     with pytest.raises(RankDied, match="rank 1 died") as caught:
         run_cell(ranks, "if mine: os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()")
@@ -46,7 +49,7 @@ def test_a_dead_rank_is_replaced(ranks):
 
 def test_all_are_on_this_machine(ranks):
     """
-    So there is no host to name, and the table has their processes and memory.
+    Ranks on this machine have no host's name, and the table shows their processes and memory.
     """
     assert ranks.engines.hosts == {}
     rows = ranks.status().rows

@@ -1,5 +1,5 @@
 """
-torch's compiler is not imported by training, and works as ever once it is asked for.
+Tests that training does not import torch's compiler, and that the compiler works once it is used.
 """
 
 import subprocess
@@ -42,7 +42,7 @@ def is_torchs_own():
 
 def run_alone(source):
     """
-    Run a program after ALONE in a fresh interpreter, and return what it printed.
+    Run ALONE and a program in a fresh interpreter, and return the words that it printed.
     """
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", ALONE + source],
@@ -55,7 +55,8 @@ def run_alone(source):
 
 def test_training_does_without_the_compiler_and_learns_the_same():
     """
-    What stands in for torch's own must not change a single weight, nor import what it is to save.
+    Our replacements of torch's functions import no compiler, and give bitwise the same weights as
+    torch's own.
     """
     printed = run_alone("""
 plain = {name: train(name) for name in STEPS}
@@ -77,7 +78,8 @@ print(is_torchs_own(), {name: train(name) for name in STEPS} == plain)
 )
 def test_whoever_asks_for_the_compiler_gets_torchs_own(ask):
     """
-    Each way to the compiler must import it whole: half a compiler fails far from its cause.
+    Any use of the compiler imports it completely and restores torch's own functions: a
+    half-imported compiler would fail far from its cause.
     """
     printed = run_alone(f"""
 train("SGD")
@@ -91,8 +93,8 @@ print(is_torchs_own(), torch._dynamo.utils.get_optimize_ddp_mode())
 
 def test_step_switches_gradients_as_torchs_does():
     """
-    A step that leaves gradients on, or off after it raised, shows as a leak or as a model that no
-    longer learns: far from its cause.
+    Our replacement of `step` disables gradients, and restores them, as torch's does. A mistake
+    would appear as a memory leak, or as a model that no longer learns, far from its cause.
     """
     printed = run_alone("""
 seen = []
@@ -117,8 +119,8 @@ print(*seen, "torch._dynamo" in sys.modules)
 
 def test_another_torch_imports_its_compiler_as_it_likes():
     """
-    These places are torch's own business, and may be gone in the next one: ranks train all the
-    same.
+    If another version of torch lacks the private functions that we replace, training works, and
+    torch imports its compiler as usual.
     """
     source = """
 import sys
@@ -179,7 +181,8 @@ equal = torch.allclose(plain, compiled, rtol=0, atol=1e-5)
 
 def test_a_rank_trains_without_the_compiler_and_compiles_afterwards():
     """
-    What four ranks need not import saves half a gigabyte; `torch.compile` must still compile there.
+    A rank trains without the compiler, which saves half a gigabyte with four ranks, and
+    `torch.compile` still works there afterwards.
     """
     with running_kernel() as kernel:
         kernel.run("from ddp_lessons import start_ranks\nranks = start_ranks(2, device='cpu')")

@@ -1,5 +1,5 @@
 """
-Hosts from Python: orders, what is told where there can be none, and that nothing is left.
+Tests of TestBed, which starts hosts from Python: its orders to the script, its messages, its end.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ esac
 @pytest.fixture
 def orders(tmp_path, monkeypatch):
     """
-    Play hosts.sh by a script that notes its orders.
+    Replace hosts.sh by a script that notes its orders, and return a function that reads them.
     """
     log, script = tmp_path / "log", tmp_path / "hosts.sh"
     script.write_text(FAKE.replace("{log}", str(log)))
@@ -52,7 +52,7 @@ def orders(tmp_path, monkeypatch):
 
 def test_orders_go_to_the_script_and_down_comes_last(orders):
     """
-    Whoever forgets to take hosts down has them taken down.
+    Each method calls hosts.sh, and the hosts are taken down exactly once, at the end of the block.
     """
     with TestBed(2, rate="100mbit") as hosts:
         assert hosts.net == "10.213.20"
@@ -74,7 +74,7 @@ def test_orders_go_to_the_script_and_down_comes_last(orders):
 
 def test_what_the_script_refuses_is_told_and_all_is_taken_down(orders):
     """
-    In its own words.
+    If hosts.sh fails, BadInput quotes its message, and the hosts are taken down.
     """
     hosts = TestBed(1)
     with pytest.raises(BadInput, match="node1 is off"):
@@ -84,7 +84,7 @@ def test_what_the_script_refuses_is_told_and_all_is_taken_down(orders):
 
 def test_why_there_can_be_none_is_said_in_words(monkeypatch, tmp_path):
     """
-    The first of them that holds.
+    why_no_hosts() names the first missing condition, or nothing where hosts can be started.
     """
     monkeypatch.setattr(bed, "SCRIPT", tmp_path / "none.sh")
     assert "comes with the course's repository" in why_no_hosts()
@@ -110,7 +110,8 @@ needs_hosts = pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or 
 @needs_hosts
 def test_hosts_of_a_notebook_that_is_killed_are_taken_down(tmp_path):
     """
-    Devices and namespaces have no owner that the kernel would ask.
+    Hosts of a notebook that is killed are taken down by another process: network devices and
+    namespaces do not end with their process.
     """
     script = (
         "import os, signal\n"
@@ -132,7 +133,8 @@ def test_hosts_of_a_notebook_that_is_killed_are_taken_down(tmp_path):
 
 def test_what_runs_on_hosts_runs_on_this_one():
     """
-    By the loopback, which all four share: only the words are the same.
+    The report of lesson 17 runs on this machine's ranks: its lines are the same, though all four
+    ranks share the loopback.
     """
     first, *others = run_world(4, reported, timeout_s=120)
     assert others == [[], [], []]
@@ -142,7 +144,7 @@ def test_what_runs_on_hosts_runs_on_this_one():
 
 def reported(rank, world_size):
     """
-    Report, go round for a moment, and return what was said.
+    Write the report, do all-reduces for 0.1 s, and return the lines.
     """
     lines: list = []
     say = lines.append if rank == 0 else lambda line: None
@@ -153,7 +155,7 @@ def reported(rank, world_size):
 
 def test_rounds_tell_of_one_who_is_late_and_of_one_who_is_gone():
     """
-    What came late is no failure.
+    `rounds` distinguishes an all-reduce that is late from one that fails because a rank has left.
     """
     said = run_world(2, lose_one, timeout_s=60)[0]
     assert said[0] == "an all-reduce took longer, and came out: sum 2"
@@ -162,7 +164,7 @@ def test_rounds_tell_of_one_who_is_late_and_of_one_who_is_gone():
 
 def lose_one(rank, world_size):
     """
-    Be late on rank 1, then away.
+    Make rank 1 join one all-reduce a second late and then leave. Return the lines of rank 0.
     """
     import time
 
@@ -181,14 +183,14 @@ def lose_one(rank, world_size):
 
 def test_it_runs_by_the_variables_that_torchrun_sets():
     """
-    From the first line to the last, with the loopback as cable, and for a moment only.
+    The whole module runs with the variables that torchrun sets, over the loopback, for 0.1 s.
     """
     assert run_world(2, run_main, free_port(), join=False) == ["rounds begin", None]
 
 
 def run_main(rank, world_size, port):
     """
-    Run the module as a script; return the last line that it prints.
+    Run the module as a script, and return the last line that it prints on rank 0.
     """
     os.environ |= {
         "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "CABLE": "lo",
@@ -202,7 +204,7 @@ def run_main(rank, world_size, port):
 
 def test_stored_output_is_plainly_marked():
     """
-    Nobody shall take it for a run of his own.
+    Each line of a stored output is marked, so that no reader takes it for a real run.
     """
     first, *lines = stored_output("cable", "needs root").splitlines()
     assert first == "No hosts here: needs root. Where there are, this came out:"
@@ -213,7 +215,8 @@ def test_stored_output_is_plainly_marked():
 
 def test_what_is_stored_was_printed():
     """
-    Whoever builds the lesson anew sees here what to change.
+    The stored outputs are those of the executed notebook: a rebuilt lesson fails here until they
+    are updated.
     """
     cells = [cell for cell in read_notebook(EXECUTED).cells if cell.cell_type == "code"]
     texts = ["".join(out.get("text", "") for out in cell.outputs) for cell in cells]
@@ -223,7 +226,7 @@ def test_what_is_stored_was_printed():
 
 def test_nothing_of_the_script_is_missing():
     """
-    The notebook's hosts are those of the repository's script.
+    TestBed uses the script of this repository, which exists.
     """
     assert shutil.which("bash")
     assert bed.SCRIPT.exists()

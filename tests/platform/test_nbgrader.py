@@ -1,5 +1,5 @@
 """
-nbgrader itself, where it is installed: it gives the points that our own check gives.
+A test with nbgrader, where it is installed: it gives the same points as our own check.
 """
 
 import csv
@@ -24,7 +24,7 @@ pytestmark = [
         reason="needs nbgrader, which brings many packages that nothing else here needs",
     ),
 ]
-CONFIG = "c.ExecutePreprocessor.timeout = 60\n"  # as docs/board.md says
+CONFIG = "c.ExecutePreprocessor.timeout = 60\n"  # the setting in docs/board.md
 WAITS = """%%px
 import torch
 import torch.distributed as dist
@@ -39,7 +39,7 @@ def {name}(*given, **more):
 @pytest.fixture
 def course(tmp_path):
     """
-    An nbgrader course with our exercises as its sources.
+    Return the folder of an nbgrader course with our exercises as its sources.
     """
     nbgrader_sources.write_sources(tmp_path, ROOT)
     (tmp_path / "nbgrader_config.py").write_text(CONFIG)
@@ -48,7 +48,7 @@ def course(tmp_path):
 
 def run(course, *words):
     """
-    Run nbgrader as a teacher does.
+    Run nbgrader as a teacher does, and assert that it succeeds.
     """
     scripts = sysconfig.get_path("scripts")  # nbgrader calls alembic by its name
     path = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
@@ -60,7 +60,13 @@ def run(course, *words):
 
 def hand_in(course, learner, stem, change):
     """
-    Put what was released into a learner's folder, changed by a function of its answer cells.
+    Hand in a released exercise for a learner.
+
+    Args:
+        course: The course's folder.
+        learner: The learner's name.
+        stem: The exercise.
+        change: Function that changes the notebook; it gets the answer cells and the notebook.
     """
     notebook = nbformat.read(course / "release" / stem / f"{stem}.ipynb", as_version=4)
     answers = [c for c in notebook.cells if "raise NotImplementedError" in c.source]
@@ -72,7 +78,7 @@ def hand_in(course, learner, stem, change):
 
 def solutions(stem):
     """
-    Return the sources of an exercise's solved answer cells.
+    Return the sources of the answer cells in the solved exercise.
     """
     cells = nbformat.read(find_exercise(stem, ROOT).notebook, as_version=4).cells
     return [cell.source for cell in cells if "# solution" in cell.source]
@@ -80,7 +86,8 @@ def solutions(stem):
 
 def solve(*numbers):
     """
-    Return a change that solves some tasks, counted from 0, and has the last of the others wait.
+    Return a change that solves the tasks of these numbers, counted from 0. Task 1, if it is not
+    among them, gets an answer in which rank 0 waits for ever.
     """
 
     def change(answers, notebook):
@@ -97,7 +104,7 @@ def solve(*numbers):
 
 def cheat(answers, notebook):
     """
-    Solve one task, and write what another check would print into its cell.
+    Solve one task, and make the cell of another check print a forged success.
     """
     solve(2)(answers, notebook)
     (cell,) = (cell for cell in notebook.cells if cell.source.strip() == "check.all_reduce()")
@@ -106,7 +113,7 @@ def cheat(answers, notebook):
 
 def points(text):
     """
-    Return {(exercise, learner): (points, of how many)} of a table, for whom has handed in.
+    Return {(exercise, learner): (points, maximum)} of a table of points.
     """
     rows = csv.DictReader(text.splitlines())
     return {
@@ -117,7 +124,8 @@ def points(text):
 
 def test_nbgrader_gives_the_points_that_our_check_gives(course):
     """
-    A teacher may use either, and a learner must not gain or lose by that.
+    nbgrader and our own check give the same points, so that a learner's points do not depend on the
+    teacher's choice.
     """
     stem = "02_collectives"
     run(course, "generate_assignment", stem)

@@ -1,7 +1,7 @@
 """
-Another user of the same machine: hears nothing, silences nobody, reads no file, takes no folder.
+Tests of another user on the same machine: no overhearing, no silencing, no reading, no squatting.
 
-What they can do all the same is in docs/security.md.
+docs/security.md lists what such a user can still do.
 """
 
 import contextlib
@@ -25,20 +25,21 @@ from waiting import wait_until
 pytestmark = [pytest.mark.timeout(300)]
 
 START = "from ddp_lessons import start_ranks\nranks = start_ranks(2, device='cpu', launcher={!r})"
-SAY = "print('open ' + 'sesame')"  # what is printed is not in the code
+SAY = "print('open ' + 'sesame')"  # the code must not contain the output
 SAID = "open sesame"
 SUM = "%%px\nimport torch\nimport torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)"
 LOOPBACK = {"127.0.0.1", "::1", "0100007F", "0" * 24 + "01000000"}
 FEWEST_PORTS = {"auto": 8, "local": 20}
 """
-Of the server, the kernel and Gloo; and of the controller, where ranks are not the supervisor's own.
+The fewest TCP ports of a session by launcher: those of the server, the kernel and Gloo, and also
+the controller's where the supervisor does not start the ranks.
 """
 SECRET_KEYS = ("key", "curve_secretkey", "curve_publickey", "curve_serverkey", "token")
 
 
 class LabKernel(Kernel):
     """
-    A kernel that JupyterLab has started, driven from beside it.
+    A kernel that JupyterLab has started, used by a client of the test.
     """
 
     def __init__(self, server, runtime):
@@ -48,7 +49,8 @@ class LabKernel(Kernel):
         path = runtime / f"kernel-{identity}.json"
         self.client = BlockingKernelClient(connection_file=str(path))
         self.client.load_connection_file()
-        self.client.start_channels(hb=False)  # a heart that is late on a busy machine is not dead
+        # on a busy machine a late heartbeat would count as a death
+        self.client.start_channels(hb=False)
         wait_until(self._answers, 60, "the kernel to answer")
 
     def _answers(self):
@@ -58,14 +60,15 @@ class LabKernel(Kernel):
 
     def close(self):
         """
-        Let go of the kernel, which ends with its server.
+        Disconnect from the kernel, which ends with its server.
         """
         self.client.stop_channels()
 
 
 class Session:
     """
-    A learner with `ddp-lessons lab`, a notebook and two ranks, and what another user tried before.
+    A learner with `ddp-lessons lab`, a notebook and two ranks. Before, another user tries to make
+    the learner's folders.
     """
 
     def __init__(self, folder, other):
@@ -104,7 +107,7 @@ class Session:
 
     def start(self, launcher="auto"):
         """
-        Start ranks anew, and see that they print.
+        Stop earlier ranks, start new ones, and assert that they print.
         """
         done = self.kernel.run(
             "ranks.stop()\n" * self.has_ranks + START.format(launcher), timeout_s=150
@@ -156,7 +159,7 @@ class Session:
 
     def close(self):
         """
-        End everything.
+        End the kernel's client and the server with its kernels.
         """
         if self.kernel is not None:
             self.kernel.close()
@@ -180,7 +183,7 @@ def listening_ports(processes):
 @pytest.fixture(scope="module")
 def other():
     """
-    Give another user. Only root can play one.
+    Yield another user. Only root can act as one, so the tests are skipped for others.
     """
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         pytest.skip("only root can play another user")
@@ -191,7 +194,7 @@ def other():
 @pytest.fixture(scope="module")
 def session(other):
     """
-    Give a learner's session, in a folder that others may look into, as homes are by default.
+    Yield a learner's session in a folder that other users can read, as homes are by default.
     """
     folder = Path(tempfile.mkdtemp(prefix="ddp-lessons-test-"))
     folder.chmod(0o755)
@@ -206,12 +209,13 @@ def session(other):
 @pytest.mark.parametrize("launcher", FEWEST_PORTS)
 def test_other_user_hears_nothing(session, other, launcher):
     """
-    Loopback is every user's: without a key they read all code and output, live.
+    Another user who connects to all ports receives no message: every user can reach loopback, and
+    without encryption could read all code and output.
     """
     session.start(launcher)
     ports = session.ports
     assert len(ports) >= FEWEST_PORTS[launcher]
-    assert set(ports) <= set(other.ports(os.getuid()))  # no secret, so nothing hangs on it
+    assert set(ports) <= set(other.ports(os.getuid()))  # the port numbers are public
     assert other.listen(ports) == []
     session.assert_prints()
     assert other.heard() == ""
@@ -220,7 +224,8 @@ def test_other_user_hears_nothing(session, other, launcher):
 @pytest.mark.parametrize("launcher", FEWEST_PORTS)
 def test_other_user_silences_nobody(session, other, launcher):
     """
-    A queue that chokes on what it does not expect loses the output of every cell from then on.
+    Garbage that another user sends to all ports disturbs no cell: a message queue that fails on it
+    would lose all later output.
     """
     session.start(launcher)
     assert other.garbage(session.ports) >= 20 * FEWEST_PORTS[launcher]
@@ -232,7 +237,8 @@ def test_other_user_silences_nobody(session, other, launcher):
 
 def test_other_user_reaches_no_socket_of_the_ranks(session, other):
     """
-    Cells go through sockets in a folder that only their owner can enter. Who owns it can connect.
+    Another user cannot connect to the ranks' sockets, because only the owner can enter their
+    folder. The owner can connect.
     """
     session.start()
     runtime = Path(session.kernel.value("str(ranks.supervisor.folder)"))
@@ -245,7 +251,8 @@ def test_other_user_reaches_no_socket_of_the_ranks(session, other):
 
 def test_all_listen_on_loopback_only(session):
     """
-    Other machines must not even come so far: server, kernel, controller, Gloo, IPv4 and 6.
+    Server, kernel, controller and Gloo listen on loopback only, in IPv4 and IPv6, so that other
+    machines cannot connect.
     """
     session.start("local")
     found = {p.pid: listening_addresses(p) for p in session.server.processes()}
@@ -255,7 +262,8 @@ def test_all_listen_on_loopback_only(session):
 
 def test_other_user_reads_no_secret(session, other):
     """
-    Who has a key of the kernel or of the ranks runs code as the learner.
+    Another user cannot read any file with a key or a token, with which they could run code as the
+    learner.
     """
     session.start("local")
     secrets, files = session.secrets()
@@ -271,7 +279,8 @@ def test_other_user_reads_no_secret(session, other):
 
 def test_other_user_learns_command_lines_only(session, other):
     """
-    They are public on every Unix, so no key or token may stand there.
+    Another user sees only the command lines of processes, which are public on Unix, and they
+    contain no key or token.
     """
     secrets, _ = session.secrets()
     pids = [process.pid for process in session.server.processes()]
@@ -283,7 +292,8 @@ def test_other_user_learns_command_lines_only(session, other):
 
 def test_other_user_takes_no_folder(session):
     """
-    The name in /tmp is easy to guess: whoever made it first kept the learner's ranks from starting.
+    If another user has made the learner's folder in /tmp, whose name is easy to guess, the runtime
+    folder is in the home instead, and ranks start.
     """
     assert session.squatted == [str(session.temporary / f"ddp-lessons-{os.getuid()}")]
     runtime = session.kernel.value("str(ranks.supervisor.folder)")
@@ -299,7 +309,8 @@ starting.controller_arguments = lambda *a: [x for x in arguments(*a) if "enable_
 
 def test_other_user_hears_and_silences_what_is_not_encrypted(other):
     """
-    This proves the tests above: the same user, the same acts. And what does not arrive is told of.
+    Without encryption the same user does overhear and silence a session, so the tests above can
+    fail. The cell reports the lost output.
     """
     mark = new_mark()
     with running_kernel(**mark) as kernel:

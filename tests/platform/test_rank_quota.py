@@ -1,5 +1,5 @@
 """
-The ranks that a learner may hold on a server of many, in all of their notebooks.
+Tests of the rank quota: how many ranks a learner may hold on a shared server, in all notebooks.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ START = "from ddp_lessons import start_ranks\nranks = start_ranks({}, device='cp
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
     """
-    Runtime folders of three kernels of one user, who may hold 8 ranks.
+    Return the runtime folders of three kernels of one user, who may hold 8 ranks.
     """
     monkeypatch.setenv(NAME, "8")
     made = [tmp_path / f"ranks-{number}" for number in range(3)]
@@ -29,7 +29,8 @@ def folders(tmp_path, monkeypatch):
 
 def test_share_counts_all_kernels_of_a_user(folders):
     """
-    A bound a notebook is none: a learner opens as many as they like.
+    The quota counts the ranks of all notebooks together, because a learner can open any number of
+    them.
     """
     with rank_quota.hold(folders[0], 4), rank_quota.hold(folders[1], 3):
         rank_quota.check(1, folders[2])
@@ -45,7 +46,7 @@ def test_share_counts_all_kernels_of_a_user(folders):
 
 def test_share_frees_what_a_kernel_held_however_it_went(folders):
     """
-    After kill -9 nobody tidies up: the note stays, and its lock does not.
+    Ranks of a kernel that was killed do not count: its file stays, but its lock is gone.
     """
     rank_quota.hold(folders[0], 8).close()
     assert (folders[0] / "held").read_text() == "8"
@@ -54,7 +55,7 @@ def test_share_frees_what_a_kernel_held_however_it_went(folders):
 
 def test_share_of_a_kernel_itself_is_not_in_its_way(folders):
     """
-    start_ranks(8) after start_ranks(4) ends the four first.
+    A kernel's own ranks do not count against its next start, which ends them first.
     """
     with rank_quota.hold(folders[0], 4):
         rank_quota.check(8, folders[0])
@@ -64,7 +65,8 @@ def test_share_of_a_kernel_itself_is_not_in_its_way(folders):
 
 def test_share_that_is_used_up_names_no_number(folders):
     """
-    start_ranks(0) would be the next mistake.
+    If the quota is used up, the message suggests no number, because start_ranks(0) is no valid
+    call.
     """
     with (
         rank_quota.hold(folders[0], 8),
@@ -75,7 +77,7 @@ def test_share_that_is_used_up_names_no_number(folders):
 
 def test_share_without_a_bound_is_the_machine_s(folders, monkeypatch):
     """
-    At home nobody else is there.
+    Without the setting there is no quota, as on a learner's own machine.
     """
     monkeypatch.delenv(NAME)
     assert rank_quota.hold(folders[0], 64) is None
@@ -85,7 +87,7 @@ def test_share_without_a_bound_is_the_machine_s(folders, monkeypatch):
 @pytest.mark.parametrize("text", ["many", "0", "-4", "nan", "inf"])
 def test_share_refuses_a_setting_that_is_none(folders, monkeypatch, text):
     """
-    A bound that is misspelt must not be no bound.
+    A quota that is no positive number is refused: a typing error must not remove the quota.
     """
     monkeypatch.setenv(NAME, text)
     with pytest.raises(BadInput, match=f"{NAME} must be a number above 0 .got '{text}'"):
@@ -94,7 +96,7 @@ def test_share_refuses_a_setting_that_is_none(folders, monkeypatch, text):
 
 def test_share_note_is_locked_while_it_counts(folders):
     """
-    This proves the tests above: a lock can be had on a note that nobody holds, and on no other.
+    The file is locked while its ranks count, and not after, on which all tests above rely.
     """
     held = rank_quota.hold(folders[0], 1)
     with (folders[0] / "held").open() as note:
@@ -107,7 +109,8 @@ def test_share_note_is_locked_while_it_counts(folders):
 @pytest.mark.timeout(180)
 def test_start_ranks_goes_by_the_share(tmp_path):
     """
-    Two notebooks of one learner, who may hold 3: refused before anything ends, free after a stop.
+    With a quota of 3, two notebooks share it: a start over the quota is refused before the running
+    ranks end, and succeeds after the other notebook has stopped its ranks.
     """
     environment = {**new_mark(), NAME: "3", "DDP_LESSONS_RUNTIME_DIR": str(tmp_path)}
     with running_kernel(**environment) as one, running_kernel(**environment) as other:

@@ -1,5 +1,5 @@
 """
-Ranks on hosts that share no files and whose clocks differ: they meet in a store of rank 0's.
+Tests with ranks on hosts without shared files and with different clocks: rank 0 holds their store.
 """
 
 import json
@@ -66,7 +66,7 @@ pytestmark = [pytest.mark.timeout(400), needs_hosts]
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """
-    Give an IPython folder, in whose place each host has an empty one of its own.
+    Return a home with an IPython folder. Each host has an empty folder of its own in its place.
     """
     folder = tmp_path_factory.mktemp("home")
     (folder / "ipython").mkdir()
@@ -76,7 +76,7 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory, home):
     """
-    Give the folder of two hosts that do not share the home.
+    Yield the folder of a test bed with two hosts that do not share the home.
     """
     with hosts_up(tmp_path_factory.mktemp("bed") / "hosts", "--private", home) as folder:
         yield folder
@@ -85,7 +85,8 @@ def bed(tmp_path_factory, home):
 @pytest.fixture(scope="module")
 def shifted(tmp_path_factory):
     """
-    Return a Python for which node2's clock is ten minutes ahead, as where nobody sets clocks.
+    Return a Python that sees node2's clock ten minutes ahead, like a host without clock
+    synchronisation.
     """
     if not HAS_CC:
         return sys.executable
@@ -103,7 +104,7 @@ def shifted(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ranks(sockets_before, bed, home, shifted):
     """
-    Two ranks on each host. Each test leaves them in order.
+    Yield two ranks on each host, which each test leaves usable.
     """
     with ranks_on(bed, home / "ipython", python=shifted) as started:
         yield started
@@ -111,8 +112,8 @@ def ranks(sockets_before, bed, home, shifted):
 
 def test_they_meet_without_a_file(ranks, home, bed):
     """
-    Nothing of ours lies on a host: no store, and no file with the connection's keys. Nor do these
-    stand on a command line, which all users of a host can read.
+    The ranks join a group without shared files. No host has a store or a file with the connection's
+    keys, and no command line, which all users of a host can read, has the keys.
     """
     assert not ranks.engines.shares_files
     assert ranks.engines.hosts == {0: "node1", 1: "node1", 2: "node2", 3: "node2"}
@@ -129,14 +130,15 @@ def test_they_meet_without_a_file(ranks, home, bed):
 
 def test_those_who_listen_are_those_of_the_table(ranks, bed, sockets_before):
     """
-    docs/security.md says who listens where when ranks are on other hosts. It is the whole list.
+    The table in docs/security.md lists exactly the processes that listen when ranks are on other
+    hosts, with their networks.
     """
     here = {("your machine", *who) for who in listening_here(ranks, bed, sockets_before)}
     there = {
         ("each host", *who)
         for number in (1, 2)
         for who in listening_on_host(bed, number)
-        if who[0] != "sshd"  # which is the administrator's
+        if who[0] != "sshd"  # sshd belongs to the administrator
     }
     text = (ROOT / "docs/security.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w+) \| (your machine|each host) \| ([^|]+) \|", text, re.MULTILINE)
@@ -170,7 +172,7 @@ print(json.dumps([bool(sock.poll(0)) for sock in without]))
 
 def test_who_has_no_key_hears_nothing_on_the_network(ranks, bed):
     """
-    Code and output leave the machine: whoever is on that network may connect, with a key or none.
+    A client on the network that has no key receives no message, neither code nor output.
     """
     files = ranks.cluster.controller.connection_files
     client, engine = (json.loads(Path(files[kind]).read_text()) for kind in ("client", "engine"))
@@ -198,7 +200,8 @@ def _is_port(value):
 
 def test_a_rank_that_raises_frees_the_others(ranks):
     """
-    They wait in a store that has no file to be taken away, or in a collective.
+    An error of one rank releases the others from a collective, and from a wait for a key in rank
+    0's store, which has no file.
     """
     with pytest.raises(RankRaised, match="rank 1 raised ValueError: one"):
         run_cell(ranks, "if mine == 1: raise ValueError('one')\ndist.all_reduce(one)")
@@ -210,7 +213,7 @@ def test_a_rank_that_raises_frees_the_others(ranks):
 
 def test_the_rank_that_has_the_store_may_die(ranks):
     """
-    The new rank 0 opens a new one.
+    If rank 0 dies, which holds the store, a new rank 0 opens a new store, and the ranks regroup.
     """
     with pytest.raises(RankDied, match="rank 0 on node1 died") as caught:
         run_cell(ranks, "if mine == 0: os.kill(os.getpid(), signal.SIGKILL)\ndist.all_reduce(one)")
@@ -221,8 +224,9 @@ def test_the_rank_that_has_the_store_may_die(ranks):
 
 def test_a_group_needs_the_key_of_its_names(ranks):
     """
-    Who only connects to the store does not meet the group by accident, or under a name that all
-    know. Who means harm lists the names: docs/security.md says so. If torch mends it, that changes.
+    All keys of the group in the store begin with a secret prefix, so that another client of the
+    store cannot meet the group by accident. An attacker can list the keys, as docs/security.md
+    says; if torch prevents that, the page changes.
     """
     run_cell(ranks, "store = dist.distributed_c10d._get_default_store()")
     run_cell(ranks, "while hasattr(store, 'underlying_store'): store = store.underlying_store")
@@ -234,18 +238,20 @@ def test_a_group_needs_the_key_of_its_names(ranks):
 
 def test_what_needs_common_files_is_refused(ranks):
     """
-    A check's ranks write what they did into files, and the kernel reads it.
+    A check is refused, because its ranks write their records into files for the kernel. The ranks
+    keep their group.
     """
     with pytest.raises(BadInput, match="Ranks have no files in common: expected hosts that share"):
         run_and_judge(all_tasks()["02.1"], ranks)
-    run_cell(ranks, "dist.all_reduce(there)")  # in the group that they were in
+    run_cell(ranks, "dist.all_reduce(there)")  # in their old group
     assert_in_order(ranks, range(4))
 
 
 @pytest.mark.skipif(not HAS_CC, reason="needs a C compiler to shift a clock")
 def test_clocks_that_differ_changed_nothing_of_this(ranks):
     """
-    All of the above was done while the clock of node2 was ten minutes ahead of all others.
+    The clock of node2 is ten minutes ahead, so all tests of this module passed with clocks that
+    differ.
     """
     run_cell(ranks, "import time\nnow_s = time.time()")
     ahead_s = [now_s - time.time() for now_s in ranks.view["now_s"]]

@@ -1,5 +1,5 @@
 """
-Ranks on two hosts, started by SSH: what is promised of a rank at home holds of one far away.
+Tests of ranks on two hosts, started by SSH: faults are handled as for ranks on this machine.
 """
 
 import os
@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.timeout(400), needs_hosts]
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory):
     """
-    Give the folder of two hosts.
+    Yield the folder of a test bed with two hosts.
     """
     with hosts_up(tmp_path_factory.mktemp("bed") / "hosts") as folder:
         yield folder
@@ -51,7 +51,7 @@ def bed(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ranks(sockets_before, bed, tmp_path_factory):
     """
-    Two ranks on each host. Each test leaves them in order.
+    Yield two ranks on each host, which each test leaves usable.
     """
     with ranks_on(bed, tmp_path_factory.mktemp("home")) as started:
         yield started
@@ -59,7 +59,7 @@ def ranks(sockets_before, bed, tmp_path_factory):
 
 def test_ranks_are_where_they_were_asked_for(ranks, bed):
     """
-    Two on each host, one group, and the table says where.
+    Two ranks run on each host, in one group, and the table names their hosts.
     """
     run_cell(ranks, "host = socket.gethostname()")
     assert ranks.view["host"] == ["node1", "node1", "node2", "node2"]
@@ -71,7 +71,8 @@ def test_ranks_are_where_they_were_asked_for(ranks, bed):
 
 def test_nobody_listens_to_other_networks(ranks, bed, sockets_before):
     """
-    A host is in several networks, some of which anybody may reach. Ours is the one of the ranks.
+    No process listens to a network other than loopback and the cluster's: a host may be in networks
+    that others can reach.
     """
     found = listening_here(ranks, bed, sockets_before)
     found = found.union(*(listening_on_host(bed, number) for number in (1, 2)))
@@ -81,7 +82,8 @@ def test_nobody_listens_to_other_networks(ranks, bed, sockets_before):
 
 def test_who_listens_to_every_network_is_found(ranks, bed):
     """
-    This proves the test above: a rank opens such a socket, of IPv4 and of 6.
+    A socket that listens to every network is found, of IPv4 and of IPv6, so the test above can
+    fail.
     """
     run_cell(ranks, "doors = [socket.create_server(('', 0))] if mine == 3 else []")
     assert ("rank", "0.0.0.0") in listening_on_host(bed, 2)
@@ -94,7 +96,7 @@ def test_who_listens_to_every_network_is_found(ranks, bed):
 
 def test_a_rank_that_raises_is_named_and_the_others_are_freed(ranks):
     """
-    They wait in an all-reduce for one that will never come.
+    A rank that raises is named, and the ranks that wait for it in an all-reduce are released.
     """
     with pytest.raises(RankRaised, match="rank 2 raised ValueError: two") as caught:
         run_cell(ranks, "if dist.get_rank() == 2: raise ValueError('two')\ndist.all_reduce(one)")
@@ -104,7 +106,8 @@ def test_a_rank_that_raises_is_named_and_the_others_are_freed(ranks):
 
 def test_a_deadlock_is_ended_and_told_with_its_hosts(ranks):
     """
-    The nanny beside each engine is nobody who may still act.
+    A deadlock is ended and explained with the ranks' hosts: the `KernelNanny` process of each
+    engine does not count as a child process that may still act.
     """
     with pytest.raises(RankRaised, match="Deadlock: rank 1 finished") as caught:
         run_cell(ranks, "if dist.get_rank() != 1: dist.all_reduce(one)")
@@ -114,7 +117,7 @@ def test_a_deadlock_is_ended_and_told_with_its_hosts(ranks):
 
 def test_stop_frees_ranks_on_every_host(ranks):
     """
-    Stop reaches those that no signal of ours reaches.
+    Stop releases ranks on all hosts, though the kernel cannot signal them itself.
     """
     stop = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
     stop.start()
@@ -126,7 +129,7 @@ def test_stop_frees_ranks_on_every_host(ranks):
 
 def test_a_cable_that_is_out_for_seconds_ends_no_cell(ranks, bed):
     """
-    Nobody can tell a link that comes back from one that is slow.
+    A link that fails for 3 s ends no cell, because it may be only slow.
     """
     hosts("cut", 2, folder=bed)
     mend = threading.Timer(3.0, hosts, ("mend", 2), {"folder": bed})
@@ -138,7 +141,7 @@ def test_a_cable_that_is_out_for_seconds_ends_no_cell(ranks, bed):
 
 def test_a_rank_that_is_killed_gets_a_new_process_where_it_was(ranks):
     """
-    It costs a login and an import, and nobody else's variables.
+    A killed rank is replaced on the same host, and the other ranks keep their variables.
     """
     with pytest.raises(RankDied, match="rank 3 on node2 died") as caught:
         run_cell(ranks, "if mine == 3: os.kill(os.getpid(), signal.SIGKILL)\ndist.all_reduce(one)")
@@ -150,7 +153,7 @@ def test_a_rank_that_is_killed_gets_a_new_process_where_it_was(ranks):
 @pytest.fixture
 def new_ranks(bed, tmp_path):
     """
-    Two ranks on each host for one test, which may leave them elsewhere.
+    Yield two ranks on each host for one test, which may leave them on other hosts.
     """
     hosts("mend", 2, folder=bed)
     with ranks_on(bed, tmp_path / "home") as started:
@@ -159,7 +162,12 @@ def new_ranks(bed, tmp_path):
 
 def told_of_node2(ranks, fault, bed):
     """
-    Let something become of node2 while all ranks run a cell, and return what is said of it.
+    Cause a fault of node2 while all ranks run a cell, and return the cell's message.
+
+    Args:
+        ranks: The Ranks.
+        fault: The command of `scripts/hosts.sh`: "cut", "mute" or "off".
+        bed: The folder of the test bed.
     """
     fault_comes = threading.Timer(1.0, hosts, (fault, 2), {"folder": bed})
     fault_comes.start()
@@ -177,7 +185,8 @@ def told_of_node2(ranks, fault, bed):
 @pytest.mark.parametrize("fault", ["cut", "mute"])
 def test_a_host_that_comes_back_too_late_has_nothing_left_of_ours(new_ranks, bed, capsys, fault):
     """
-    Others took the place of its ranks. One whose answers are lost hears us all the time.
+    A host that comes back after its ranks were replaced ends its old ranks, even if it could hear
+    the controller all the time and only its answers were lost.
     """
     ranks = new_ranks
     told_of_node2(ranks, fault, bed)
@@ -191,8 +200,8 @@ def test_a_host_that_comes_back_too_late_has_nothing_left_of_ours(new_ranks, bed
 
 def test_a_link_that_is_out_for_ten_seconds_costs_the_ranks_behind_it(new_ranks, bed):
     """
-    Nobody can tell it from a host that has vanished, and for that one nobody waits so long. The new
-    ones come up where the old ones were.
+    A link that fails for 11 s costs the ranks behind it, because the kernel cannot distinguish it
+    from a host that is off and waits only 8 s. The new ranks start on the same host.
     """
     ranks = new_ranks
     mend = threading.Timer(11.0, hosts, ("mend", 2), {"folder": bed})
@@ -206,7 +215,8 @@ def test_a_link_that_is_out_for_ten_seconds_costs_the_ranks_behind_it(new_ranks,
 
 def test_a_host_that_vanishes_between_two_cells_is_told_in_the_next(new_ranks, bed):
     """
-    That one is not run: it may need the variables of all.
+    A host that vanishes between two cells is reported by the next cell, which does not run: it may
+    need the variables of all ranks.
     """
     ranks = new_ranks
     assert hosts("cut", 2, folder=bed).returncode == 0
@@ -220,7 +230,8 @@ def test_a_host_that_vanishes_between_two_cells_is_told_in_the_next(new_ranks, b
 
 def test_ranks_are_named_as_lost_while_no_host_is_left(new_ranks, bed):
     """
-    Cell after cell says so, until a host is back.
+    While no host is reachable, every cell fails and names the lost ranks; once hosts are back, the
+    ranks are replaced.
     """
     ranks = new_ranks
     for number in (1, 2):
@@ -237,7 +248,8 @@ def test_ranks_are_named_as_lost_while_no_host_is_left(new_ranks, bed):
 
 def test_ranks_are_stopped_without_a_host_that_is_gone(new_ranks, bed):
     """
-    Nobody waits until ssh gives up, and what runs on that host ends by itself.
+    Ranks are stopped within STOP_S though a host is unreachable, and the engines on that host end
+    by themselves.
     """
     assert hosts("cut", 2, folder=bed).returncode == 0
     began = time.monotonic()
@@ -249,7 +261,8 @@ def test_ranks_are_stopped_without_a_host_that_is_gone(new_ranks, bed):
 
 def test_nothing_outlives_a_kernel_that_is_killed(bed, tmp_path, monkeypatch):
     """
-    Nobody logs in to end the ranks of a cell: their controller is silent.
+    If the kernel is killed during a cell, the ranks on all hosts end by themselves, because they no
+    longer hear their controller.
     """
     stop_ranks()
     hosts("mend", 2, folder=bed)
@@ -258,7 +271,7 @@ def test_nothing_outlives_a_kernel_that_is_killed(bed, tmp_path, monkeypatch):
     with running_kernel(**mark) as kernel:
         kernel.run("from ddp_lessons import start_ranks")
         assert kernel.run(START, timeout_s=START_S).status == "ok"
-        # Stop reaches all that is in the kernel's process group. No engine counts as ended by that.
+        # Stop signals the kernel's whole process group. No engine may count as ended by that.
         stopped = kernel.run("%%px\nimport time\ntime.sleep(600)", stop_after_s=[2.0])
         assert stopped.ename == "CellStopped"
         assert kernel.value(LAUNCHED) == ["running"] * 4
@@ -272,7 +285,8 @@ def test_nothing_outlives_a_kernel_that_is_killed(bed, tmp_path, monkeypatch):
 
 def test_what_was_on_a_host_that_vanishes_comes_up_on_another(new_ranks, bed, capsys):
     """
-    Nobody says goodbye: only its silence tells.
+    If a host is switched off, its ranks are replaced on the other host. The host ends no
+    connection, so only its silence shows the fault.
     """
     ranks = new_ranks
     told_of_node2(ranks, "off", bed)
@@ -283,7 +297,8 @@ def test_what_was_on_a_host_that_vanishes_comes_up_on_another(new_ranks, bed, ca
 
 def test_a_python_without_the_course_is_told_with_its_words(bed, tmp_path, monkeypatch):
     """
-    Long before the time limit, and nothing is left on any host.
+    If a host's Python lacks the course, the start fails with Python's own error, long before the
+    time limit.
     """
     stop_ranks()
     python = tmp_path / "python"
@@ -309,7 +324,8 @@ def test_ssh_that_cannot_start_them_says_so_and_leaves_nothing(
     bed, tmp_path, monkeypatch, settings, said
 ):
     """
-    A message that names the setting, and no engine left on any host.
+    A start that SSH cannot do fails with a message that names the setting, and leaves no engine on
+    a host.
     """
     stop_ranks()
     configure(monkeypatch, tmp_path / "home", bed, settings)

@@ -1,5 +1,5 @@
 """
-Ranks of one mpiexec: what is promised of a rank at home holds, but that none dies alone.
+Tests of ranks under mpiexec: faults are handled as for other ranks, but one death ends all ranks.
 """
 
 import os
@@ -29,7 +29,7 @@ pytestmark = [
 @pytest.fixture(scope="module", autouse=True)
 def settings(tmp_path_factory):
     """
-    Have the settings that the page shows.
+    Set the settings of docs/mpi.md.
     """
     with pytest.MonkeyPatch.context() as patch:
         configure(patch, tmp_path_factory.mktemp("home"), SETTINGS)
@@ -40,7 +40,7 @@ def settings(tmp_path_factory):
 @pytest.fixture
 def ranks():
     """
-    Four ranks: the running ones, or new ones if the test before has lost them.
+    Return four ranks: the running ones, or new ones if an earlier test has ended them.
     """
     names = {"start_ranks": start_ranks}
     exec(START, names)
@@ -50,14 +50,15 @@ def ranks():
 
 def start_ranks(n, **asked):
     """
-    Start ranks, with time for a crowded machine.
+    Start ranks, with a time limit for a busy machine.
     """
     return sets_of_ranks.start_ranks(n, timeout_s=START_S, **asked)
 
 
 def test_a_rank_that_raises_is_named_and_the_others_are_freed(ranks):
     """
-    More ranks than cores, on this machine, so there is no host to name.
+    A rank that raises is named, and the others are released. No host is named, because all ranks
+    are on this machine.
     """
     assert ranks.engines.hosts == {}
     source = "if mine == 2: raise ValueError('two')\ndist.all_reduce(one)"
@@ -68,7 +69,7 @@ def test_a_rank_that_raises_is_named_and_the_others_are_freed(ranks):
 
 def test_a_deadlock_is_ended(ranks):
     """
-    mpiexec knows nothing of it: its processes all run.
+    A deadlock is ended, which mpiexec cannot find: all its processes run.
     """
     failing(ranks, "if mine != 1: dist.all_reduce(one)", RankRaised, "Deadlock: rank 1 finished")
     assert_in_order(ranks, range(4))
@@ -76,7 +77,7 @@ def test_a_deadlock_is_ended(ranks):
 
 def test_stop_frees_all_ranks(ranks):
     """
-    Stop is for the cell, and not for mpiexec, which would end them.
+    Stop ends the cell and keeps the ranks: the signal must not reach mpiexec, which would end them.
     """
     stop = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
     stop.start()
@@ -88,7 +89,8 @@ def test_stop_frees_all_ranks(ranks):
 
 def test_one_that_dies_takes_all_along_and_is_named(ranks):
     """
-    That is mpiexec's way. The next start works.
+    A rank that is killed ends all ranks, as mpiexec does it, and the message names it and its
+    signal.
     """
     source = "if mine == 2: os.kill(os.getpid(), signal.SIGKILL)\ndist.all_reduce(one)"
     said = failing(ranks, source, RanksGone, "mpiexec ends all when one dies")
@@ -98,7 +100,7 @@ def test_one_that_dies_takes_all_along_and_is_named(ranks):
 
 def test_one_that_exits_is_named_with_its_code(ranks):
     """
-    The start of these is the next one after ranks that mpiexec has ended.
+    New ranks after such an end work, and the message for a rank that exits names its exit code.
     """
     assert_in_order(ranks, range(4))
     source = "if mine == 1: os._exit(3)\ndist.all_reduce(one)"
@@ -108,7 +110,8 @@ def test_one_that_exits_is_named_with_its_code(ranks):
 
 def test_open_mpi_that_is_told_to_go_on_loses_one_only(tmp_path, monkeypatch):
     """
-    Then that one is replaced, as with every other launcher.
+    With Open MPI's option to continue after a death, a dead rank is replaced, as with other
+    launchers.
     """
     stop_ranks()
     configure(monkeypatch, tmp_path, f"{SETTINGS}\n{GO_ON}")
@@ -123,7 +126,7 @@ def test_open_mpi_that_is_told_to_go_on_loses_one_only(tmp_path, monkeypatch):
 
 def test_nothing_outlives_a_kernel_that_is_killed():
     """
-    Ranks in a cell end, too: their controller is silent.
+    If the kernel is killed during a cell, the ranks end, because their controller is silent.
     """
     stop_ranks()
     mark = new_mark()
@@ -137,7 +140,8 @@ def test_nothing_outlives_a_kernel_that_is_killed():
 
 def test_nothing_is_left_of_ranks_that_are_stopped():
     """
-    mpiexec ends with them, and so do the helpers beside each.
+    After stop() no process is left: neither ranks, nor mpiexec, nor the helper process of each
+    rank.
     """
     stop_ranks()
     mark = new_mark()
@@ -171,7 +175,8 @@ def test_nothing_is_left_of_ranks_that_are_stopped():
 )
 def test_what_cannot_start_says_so(tmp_path, monkeypatch, settings, said):
     """
-    mpiexec's own advice comes last in many lines, and the setting is not among them.
+    A start that mpiexec refuses fails with the setting to change, which mpiexec's own long message
+    does not name.
     """
     stop_ranks()
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):

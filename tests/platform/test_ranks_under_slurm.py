@@ -1,5 +1,5 @@
 """
-Ranks in a job of Slurm's, on two nodes: what is promised of a rank at home holds of one in a job.
+Tests of ranks in a Slurm job on two nodes: faults are handled as for ranks on this machine.
 """
 
 import os
@@ -25,7 +25,7 @@ START, SETTINGS, TEMPLATE, LONGER = blocks("slurm.md", "python")
 START_S = 120.0
 GONE_S = 30.0
 """
-A rank holds its controller for gone after 8 s of silence.
+Seconds within which ranks must be gone. A rank counts its controller as gone after 8 s of silence.
 """
 
 pytestmark = [pytest.mark.timeout(240), needs_slurm]
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.timeout(240), needs_slurm]
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     """
-    Give the folder of a Slurm, with the settings that the page shows.
+    Yield the folder of a Slurm, with the settings of docs/slurm.md.
     """
     with running_slurm() as folder, pytest.MonkeyPatch.context() as patch:
         configure(patch, tmp_path_factory.mktemp("home"), SETTINGS)
@@ -44,7 +44,7 @@ def cluster(tmp_path_factory):
 
 def start_by(text, **options):
     """
-    Start ranks by what a page says, with time for a crowded machine.
+    Start ranks by a code block of a page, with a time limit for a busy machine, and return them.
     """
 
     def start_ranks(n, **asked):
@@ -58,7 +58,7 @@ def start_by(text, **options):
 @pytest.fixture(scope="module")
 def started(cluster):
     """
-    Two ranks on each node.
+    Return ranks, two on each node.
     """
     return start_by(START)
 
@@ -66,7 +66,7 @@ def started(cluster):
 @pytest.fixture
 def ranks(started):
     """
-    The ranks; those of another test if these are no more.
+    Return the module's ranks, or new ones if an earlier test has ended them.
     """
     found = started if started.alive else start_by(START)
     prepare(found)
@@ -75,7 +75,8 @@ def ranks(started):
 
 def test_ranks_are_on_both_nodes_and_count_by_node(ranks, cluster):
     """
-    One job, one group; the table says where, and a rank knows its number on its node.
+    Ranks run on both nodes, in one job and one group. The table names their nodes, and LOCAL_RANK
+    counts them on each node.
     """
     assert [len(engines_on(cluster, node)) for node in ("n1", "n2")] == [2, 2]
     assert len(queue()) == 1
@@ -94,7 +95,7 @@ def test_ranks_are_on_both_nodes_and_count_by_node(ranks, cluster):
 
 def test_ports_are_those_that_a_firewall_is_told(ranks):
     """
-    The page says where Linux keeps the range that they are from.
+    The controller's ports are in the range that docs/hosts.md names for a firewall.
     """
     (command,) = blocks("hosts.md", "console")
     said = subprocess.run(command.removeprefix("$ ").split(), capture_output=True, check=True)
@@ -104,7 +105,7 @@ def test_ports_are_those_that_a_firewall_is_told(ranks):
 
 def test_a_rank_that_raises_is_named_and_the_others_are_freed(ranks):
     """
-    They wait in an all-reduce for one that will never come.
+    A rank that raises is named, and the ranks that wait for it in an all-reduce are released.
     """
     source = "if mine == 2: raise ValueError('two')\ndist.all_reduce(one)"
     said = failing(ranks, source, RankRaised, "rank 2 raised ValueError: two")
@@ -114,7 +115,7 @@ def test_a_rank_that_raises_is_named_and_the_others_are_freed(ranks):
 
 def test_a_deadlock_is_ended_and_told_with_its_nodes(ranks):
     """
-    The stall table says on which node each rank waits.
+    A deadlock is ended, and its message names the node of each rank that waits.
     """
     source = "if mine != 1: dist.all_reduce(one)"
     said = failing(ranks, source, RankRaised, "Deadlock: rank 1 finished")
@@ -124,7 +125,7 @@ def test_a_deadlock_is_ended_and_told_with_its_nodes(ranks):
 
 def test_stop_frees_ranks_on_every_node(ranks):
     """
-    Stop reaches those that no signal of ours reaches.
+    Stop releases ranks on all nodes, though the kernel cannot signal them itself.
     """
     stop = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
     stop.start()
@@ -136,7 +137,8 @@ def test_stop_frees_ranks_on_every_node(ranks):
 
 def test_a_rank_that_is_killed_gets_a_new_process_on_its_node(ranks, cluster):
     """
-    In the same job, so nobody waits for a turn, and the job outlives those that it began with.
+    A killed rank is replaced on its node in the same job, without a wait in the queue, even if no
+    rank of the job's first is left.
     """
     hosts = dict(ranks.engines.hosts)
     source = "if mine == 3: os.kill(os.getpid(), signal.SIGKILL)\ndist.all_reduce(one)"
@@ -156,7 +158,8 @@ def test_a_rank_that_is_killed_gets_a_new_process_on_its_node(ranks, cluster):
 
 def test_all_ranks_of_a_node_that_are_killed_come_back(ranks, cluster):
     """
-    The ranks on the other node keep what they have.
+    If all ranks of a node are killed, they are replaced, and the ranks on the other node keep their
+    variables.
     """
     node = ranks.engines.hosts[3]
     lost = [rank for rank, host in ranks.engines.hosts.items() if host == node]
@@ -181,7 +184,8 @@ def kill_engines(cluster, node):
 @pytest.mark.parametrize("is_busy", [True, False], ids=["in_a_cell", "between_two"])
 def test_scancel_ends_the_ranks_and_is_named(ranks, cluster, is_busy):
     """
-    Nobody is asked for another job: who has cancelled this one may have had a reason.
+    After scancel the cell fails with the job's state, and no other job is started: the user who
+    cancelled it may have had a reason.
     """
     (job,) = [line.split()[0] for line in queue()]
     if is_busy:
@@ -210,7 +214,8 @@ def test_a_node_that_breaks_ends_the_ranks_and_is_named(
     cluster, tmp_path, monkeypatch, settings, state
 ):
     """
-    Slurm begins a job anew whose script does not say otherwise. Nobody would wait for its ranks.
+    If a node fails, the cell fails with the job's state, and the job is gone, even if its script
+    lets Slurm requeue it: no kernel would wait for the new ranks.
     """
     stop_ranks()
     configure(monkeypatch, tmp_path, settings)
@@ -232,7 +237,8 @@ def test_a_node_that_breaks_ends_the_ranks_and_is_named(
 
 def test_a_time_limit_ends_the_ranks_and_is_named(cluster, tmp_path, monkeypatch):
     """
-    The least that Slurm counts in is a minute.
+    A job that reaches its time limit ends its ranks, and the cell names the limit. The limit is a
+    minute, the shortest that Slurm knows.
     """
     stop_ranks()
     assert "1:00:00" in SETTINGS
@@ -245,7 +251,7 @@ def test_a_time_limit_ends_the_ranks_and_is_named(cluster, tmp_path, monkeypatch
 
 def test_nothing_outlives_a_kernel_that_is_killed(cluster):
     """
-    The supervisor takes the job out of the queue, whatever its ranks are at.
+    If the kernel is killed during a cell, the supervisor cancels the job.
     """
     stop_ranks()
     mark = new_mark()
@@ -262,7 +268,8 @@ def test_nothing_outlives_a_kernel_that_is_killed(cluster):
 
 def test_ranks_end_by_themselves_if_kernel_and_warden_are_killed(cluster):
     """
-    Then nobody is left to tell Slurm: their controller is silent, and that is all that they hear.
+    If kernel and supervisor are both killed, no process cancels the job: the ranks end by
+    themselves once their controller is silent.
     """
     stop_ranks()
     mark = new_mark()
@@ -273,13 +280,19 @@ def test_ranks_end_by_themselves_if_kernel_and_warden_are_killed(cluster):
         kernel.client.execute("%%px\nimport time\ntime.sleep(600)")
         os.kill(supervisor, signal.SIGKILL)
         os.kill(kernel.pid, signal.SIGKILL)
-        wait_until_gone(mark, GONE_S + 10)  # the job's script waits for what might still come
+        wait_until_gone(mark, GONE_S + 10)  # the job's script waits for further ranks first
         wait_until(lambda: queue() == [], GONE_S, "the queue to be empty")
 
 
 def refusal(patch, home, settings, timeout_s=START_S):
     """
-    Return what is said of a start that cannot be, and see that no job is left of it.
+    Start ranks, assert that the start fails and leaves no job, and return its message.
+
+    Args:
+        patch: The MonkeyPatch.
+        home: The home for ipyparallel's configuration.
+        settings: The configuration's text.
+        timeout_s: The time limit of the start.
     """
     stop_ranks()
     configure(patch, home, settings)
@@ -291,7 +304,8 @@ def refusal(patch, home, settings, timeout_s=START_S):
 
 def test_what_slurm_refuses_is_told_in_its_own_words(cluster, tmp_path, monkeypatch):
     """
-    It knows best what is wrong with a partition, an account or a number of nodes.
+    If sbatch refuses a job, the message quotes it, because only Slurm knows what is wrong with a
+    partition, an account or a number of nodes.
     """
     said = refusal(monkeypatch, tmp_path, "c.SlurmLauncher.queue = 'night'")
     assert "these words of sbatch: sbatch: error: " in said
@@ -301,7 +315,8 @@ def test_what_slurm_refuses_is_told_in_its_own_words(cluster, tmp_path, monkeypa
 
 def test_a_rank_that_ends_before_it_comes_up_is_named_at_once(cluster, tmp_path, monkeypatch):
     """
-    The others keep the job running, and would be waited for in vain.
+    A rank that ends before it has registered is named at once: the other ranks keep the job
+    running, so the start would wait until its time limit.
     """
     dies = "sh -c '[ $SLURM_PROCID = 2 ] && exit 7; exec \"$@\"' sh"
     template = TEMPLATE.replace("\nsrun", f"\nsrun {dies}")
@@ -316,7 +331,7 @@ def test_a_rank_that_ends_before_it_comes_up_is_named_at_once(cluster, tmp_path,
 @pytest.fixture
 def full_cluster(cluster, tmp_path, monkeypatch):
     """
-    Have somebody else's job take both nodes.
+    Let another job take both nodes during a test.
     """
     stop_ranks()
     configure(monkeypatch, tmp_path, SETTINGS)
@@ -329,7 +344,8 @@ def full_cluster(cluster, tmp_path, monkeypatch):
 
 def test_a_job_that_waits_is_told_with_its_reason(full_cluster, capsys):
     """
-    Nobody can tell whether its turn comes: the learner decides how long to wait.
+    While a job waits in the queue, the start prints its state and reason, because only the learner
+    can decide how long to wait.
     """
     with pytest.raises(StartFailed) as caught:
         start_by(START, timeout_s=10)
@@ -341,7 +357,7 @@ def test_a_job_that_waits_is_told_with_its_reason(full_cluster, capsys):
 
 def test_stop_takes_a_job_that_waits_out_of_the_queue(full_cluster):
     """
-    It would come up at night, and find nobody.
+    Stop cancels a job that waits in the queue: it would otherwise start later, without a kernel.
     """
 
     def stop_once_it_waits():
@@ -358,7 +374,8 @@ def test_stop_takes_a_job_that_waits_out_of_the_queue(full_cluster):
 
 def test_a_template_of_the_learners_works(cluster, tmp_path, monkeypatch):
     """
-    Sites have modules to load and containers to enter.
+    A learner's own batch template works, faults included: sites must load modules or enter
+    containers.
     """
     stop_ranks()
     configure(monkeypatch, tmp_path, f"c.SlurmLauncher.queue = 'debug'\n{TEMPLATE}")
@@ -374,7 +391,8 @@ def test_a_template_of_the_learners_works(cluster, tmp_path, monkeypatch):
 @pytest.mark.parametrize("what", ["torch", "python"])
 def test_another_version_on_the_nodes_is_named(cluster, tmp_path, monkeypatch, what):
     """
-    It would answer with what this kernel cannot read, or worse, with what it can.
+    Another version of torch or Python on the nodes is refused: its ranks might send what the kernel
+    misunderstands.
     """
     other = tmp_path / "other"
     if what == "torch":
@@ -394,7 +412,7 @@ def test_another_version_on_the_nodes_is_named(cluster, tmp_path, monkeypatch, w
 
 def test_ranks_that_are_stopped_at_once_leave_nothing(cluster):
     """
-    Whatever they are at: here three wait in C++ for the fourth.
+    Ranks that are stopped during a cell leave no job and no process, even those that block in C++.
     """
     stop_ranks()
     ranks = start_by(START)

@@ -1,5 +1,5 @@
 """
-Recording works under the torch that is installed, and its texts are like the stored ones.
+Tests that recording jobs works with the installed torch, and gives texts like the stored ones.
 """
 
 import importlib
@@ -20,7 +20,7 @@ failed, hung = (importlib.import_module(find_task(number).module) for number in 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """
-    A folder with a few jobs, recorded now.
+    Return a folder with a few jobs that were recorded for this test.
     """
     folder = tmp_path_factory.mktemp("recorded")
     script = ROOT / "scripts" / "corpus" / "record.py"
@@ -30,7 +30,8 @@ def recorded(tmp_path_factory):
 
 def kinds_of_lines(text):
     """
-    Return the lines without what differs from job to job: numbers, signals, and ranks' own text.
+    Return the set of lines without the parts that differ from job to job: numbers, signals, and
+    tracebacks of ranks.
     """
     lines = [line for line in text.splitlines() if not line.startswith(("    ", "  File"))]
     return {re.sub(r"\(SIG\w+\)|signal SIG\w+|-?\d+|[=-]{9,}", "#", line).strip() for line in lines}
@@ -38,7 +39,8 @@ def kinds_of_lines(text):
 
 def test_logs_are_like_the_stored_ones(recorded):
     """
-    A torch that reports in another way needs a corpus of its own: `make corpus`.
+    Logs of new jobs are read correctly and have only lines known from the stored ones. A torch with
+    other reports needs a new corpus: `make corpus`.
     """
     stored = {
         line
@@ -56,7 +58,8 @@ def test_logs_are_like_the_stored_ones(recorded):
 
 def test_stacks_are_like_the_stored_ones(recorded):
     """
-    A stack that begins in another way, or has other lines, would be read by nobody.
+    Stacks of a new job are read correctly and begin like the stored ones: stacks of another form
+    could not be read.
     """
     (job,) = recorded_jobs(recorded / "hangs" / "recorded")
     stacks = {rank: hangs.read_stack(dump) for rank, dump in enumerate(job["dumps"])}

@@ -1,5 +1,5 @@
 """
-The command that runs tests: every folder is run by one part, and a second try is never silent.
+Tests of the command that runs tests: every folder belongs to a part, and retries are reported.
 """
 
 import shutil
@@ -28,7 +28,7 @@ def test_passes():
 @pytest.fixture
 def run_tests(monkeypatch):
     """
-    Give the script as a module.
+    Return the script as a module.
     """
     monkeypatch.syspath_prepend(ROOT / "scripts")
     import run_tests
@@ -39,7 +39,7 @@ def run_tests(monkeypatch):
 @pytest.fixture
 def repository(tmp_path, run_tests, monkeypatch):
     """
-    Give a small repository with our configuration of pytest and no tests.
+    Return a small repository with our configuration of pytest and no tests.
     """
     for file in ("pyproject.toml", "tests/conftest.py", "tests/support/outcomes.py"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def repository(tmp_path, run_tests, monkeypatch):
 
 def add_tests(repository, folder, source):
     """
-    Put a file of tests into a folder of a repository.
+    Write a file of tests into a folder of a repository.
     """
     path = repository / "tests" / folder / f"test_{folder.rpartition('/')[2]}_toy.py"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def add_tests(repository, folder, source):
 
 def test_every_folder_is_run_by_a_part(run_tests):
     """
-    A folder that no part names is tested by nobody.
+    Every folder with tests belongs to a part: the tests of other folders would never run.
     """
     options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     named = [*options["testpaths"], *(part.options[0] for part in run_tests.PARTS[1:])]
@@ -77,7 +77,8 @@ def test_every_folder_is_run_by_a_part(run_tests):
 
 def test_a_test_of_a_dear_folder_is_run_once_more_and_listed(repository, run_tests, capfd):
     """
-    The table, the JUnit report and the exit code say what happened.
+    A test of an expensive folder that fails once and passes on a retry is listed as flaky in the
+    table and in the JUnit report, and the run passes.
     """
     add_tests(repository, "platform", FAILS_ONCE.format(seen=str(repository / "build" / "seen")))
     (repository / "build").mkdir()
@@ -96,7 +97,8 @@ def test_a_test_of_a_dear_folder_is_run_once_more_and_listed(repository, run_tes
 
 def test_a_test_of_a_cheap_folder_is_not_run_again(repository, run_tests):
     """
-    What fails there by luck has a cause, which a second try would hide.
+    A test of a cheap folder is not retried: a random failure there has a cause, which a retry would
+    hide.
     """
     add_tests(repository, "unit", FAILS_ONCE.format(seen=str(repository / "build" / "seen")))
     (repository / "build").mkdir()
@@ -106,7 +108,7 @@ def test_a_test_of_a_cheap_folder_is_not_run_again(repository, run_tests):
 @pytest.mark.parametrize("options", [["-k", "nothing"], ["--no-such-option"]])
 def test_options_that_run_no_test_fail(repository, run_tests, options):
     """
-    A word that finds nothing is a mistyped one.
+    Options that select no test fail the run, because they are probably mistyped.
     """
     add_tests(repository, "unit", "def test_good():\n    pass\n")
     assert run_tests.main(["tests/unit", *options]) == 1
@@ -114,7 +116,7 @@ def test_options_that_run_no_test_fail(repository, run_tests, options):
 
 def test_more_than_two_flaky_tests_fail_the_run(repository, run_tests, capfd):
     """
-    One that fails now and then is bad luck; three are a fault.
+    More than two flaky tests fail the run: so many are no coincidence.
     """
     for name in "abc":
         seen = str(repository / "build" / name)
@@ -126,7 +128,8 @@ def test_more_than_two_flaky_tests_fail_the_run(repository, run_tests, capfd):
 
 def test_all_goes_on_where_it_was_ended(repository, run_tests, monkeypatch, capfd):
     """
-    An hour of tests that was cut off is not run again, unless a file has changed.
+    `--all` does not repeat tests that have passed in an earlier, interrupted run, unless a file has
+    changed.
     """
     parts = (run_tests.Part("unit", ("tests/unit",)), run_tests.Part("world", ("tests/world",)))
     monkeypatch.setattr(run_tests, "PARTS", parts)
@@ -146,7 +149,7 @@ def test_all_goes_on_where_it_was_ended(repository, run_tests, monkeypatch, capf
 
 def test_tests_get_the_mark_of_their_folder(repository):
     """
-    A folder is the only place that says what a test costs.
+    Tests get the marker of their folder, because only the folder says what a test costs.
     """
     add_tests(repository, "unit", "def test_good():\n    pass\n")
     add_tests(repository, "world", "def test_good():\n    pass\n")

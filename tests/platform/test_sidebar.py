@@ -1,5 +1,6 @@
 """
-JupyterLab's cluster sidebar finds ranks through ipyparallel's cluster files, and can end them.
+A test of JupyterLab's cluster sidebar: it finds ranks by ipyparallel's cluster files, and can end
+them.
 """
 
 import subprocess
@@ -9,7 +10,7 @@ import psutil
 from kernels import running_kernel
 from waiting import wait_until
 
-# What the sidebar's server does, in a process of its own as there.
+# The code that the sidebar's server runs. The test also runs it in another process.
 FIND = """
 import asyncio
 from ipyparallel.cluster.cluster import ClusterManager
@@ -31,7 +32,11 @@ asyncio.run(main())
 
 def as_sidebar(folder, stop):
     """
-    Look for clusters as the sidebar does, and stop what is found if asked. Returns what it printed.
+    Find the ranks as the sidebar does, and return the lines that it prints.
+
+    Args:
+        folder: The IPython folder.
+        stop: Whether to stop the ranks.
     """
     done = subprocess.run(
         [sys.executable, "-c", FIND.format(stop=stop)],
@@ -47,7 +52,8 @@ def as_sidebar(folder, stop):
 
 def test_sidebar_lists_ranks_and_ends_them(tmp_path):
     """
-    The sidebar shows the number of ranks; its stop button leaves nothing behind, and says so.
+    The sidebar shows the number of ranks. Its stop button ends them without leftovers, and the next
+    cell says that they are gone.
     """
     with running_kernel(IPYTHONDIR=str(tmp_path)) as kernel:
         started = kernel.run("from ddp_lessons import start_ranks\nranks = start_ranks(2)")

@@ -1,5 +1,6 @@
 """
-What a hub starts for a learner: their folder, their settings, their bounds, then their server.
+Tests of the command that a hub runs for a learner: it prepares their folder, settings and limits,
+then starts their server.
 """
 
 import json
@@ -22,14 +23,16 @@ OPEN_AT = "/lab/tree/my-course/notebooks/00_ranks.ipynb"
 @pytest.fixture
 def become(tmp_path, monkeypatch):
     """
-    Give a function that starts a learner's server, up to the moment at which it would become that.
+    Return a function that runs the command up to its `execve`, and returns the command line and
+    environment of the server.
     """
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(home)
     monkeypatch.delenv("DDP_LESSONS_MAX_PROCESSES", raising=False)
-    monkeypatch.setattr(singleuser, "go_first", lambda: None)  # it is for good, and this is pytest
+    # cannot be undone in pytest's own process
+    monkeypatch.setattr(singleuser, "go_first", lambda: None)
     monkeypatch.setattr(singleuser.importlib.util, "find_spec", lambda name: name)
     started = []
     monkeypatch.setattr(singleuser.os, "execve", lambda *what: started.append(what))
@@ -44,7 +47,7 @@ def become(tmp_path, monkeypatch):
 
 def test_first_login_finds_the_course_and_opens_it(become):
     """
-    A learner who logs in sees the first lesson, and not an empty home.
+    At the first login the course is copied into the learner's home, and the first lesson opens.
     """
     command, environment = become("--debug")
     assert (become.home / "my-course" / FIRST_LESSON).is_file()
@@ -57,7 +60,7 @@ def test_first_login_finds_the_course_and_opens_it(become):
 
 def test_next_login_keeps_what_the_learner_has_written(become):
     """
-    The folder is there already, edited, and a file of it is gone.
+    At the next login edited notebooks stay as they are, and missing ones are copied again.
     """
     become()
     lesson = become.home / "my-course" / FIRST_LESSON
@@ -72,7 +75,8 @@ def test_next_login_keeps_what_the_learner_has_written(become):
 
 def test_what_the_hub_has_set_wins(become, monkeypatch):
     """
-    A teacher may have the second day begin at another lesson.
+    The hub's own JUPYTERHUB_DEFAULT_URL is kept, so that a teacher can open another lesson on the
+    second day.
     """
     monkeypatch.setenv("JUPYTERHUB_DEFAULT_URL", "/lab/tree/my-course/notebooks/05_replicas.ipynb")
     _, environment = become()
@@ -81,7 +85,8 @@ def test_what_the_hub_has_set_wins(become, monkeypatch):
 
 def test_home_that_cannot_be_written_opens_all_the_same(become, capsys):
     """
-    A learner whose disk is full must be able to delete something; the hub's log says why.
+    A server starts even if the course cannot be copied, and the hub's log says why: a learner with
+    a full disk must be able to delete files.
     """
     (become.home / "my-course").write_text("a file of that name")
     _, environment = become()
@@ -91,7 +96,8 @@ def test_home_that_cannot_be_written_opens_all_the_same(become, capsys):
 
 def test_server_of_a_full_home_writes_elsewhere(become, monkeypatch, tmp_path):
     """
-    It writes before it opens. In a home with room it is as always.
+    If the home is full, the server's own folders are private temporary ones, because it must write
+    before it opens. Otherwise they stay in the home.
     """
     _, environment = become()
     assert "JUPYTER_RUNTIME_DIR" not in environment
@@ -111,7 +117,8 @@ def test_server_of_a_full_home_writes_elsewhere(become, monkeypatch, tmp_path):
 
 def test_processes_of_a_learner_are_bounded(become, monkeypatch):
     """
-    Who forks for ever would take the server from the other twenty-nine.
+    The number of a learner's processes is limited: an endless loop of forks would stop the server
+    for all learners.
     """
     code = (
         "import resource\nfrom ddp_lessons.course.singleuser import bound_processes\n"
@@ -133,12 +140,13 @@ def test_processes_of_a_learner_are_bounded(become, monkeypatch):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="macOS has no such bound")
 def test_memory_of_a_learner_s_process_is_bounded():
     """
-    Who fills memory gets an error in that line, before the system has to end somebody.
+    The memory of a learner's process is limited, so that a line that needs too much raises
+    MemoryError and the system need not kill a process.
     """
     code = (
         "from ddp_lessons.course.singleuser import bound_memory\n"
         "from ddp_lessons.ranks.system import limits\n"
-        "limits._cgroups = lambda: []\n"  # a container may bound this very test
+        "limits._cgroups = lambda: []\n"  # this test may itself run in a container with a limit
         "bound_memory()\n"
         "try:\n    b'x' * 2**30\nexcept MemoryError:\n    print('too much')\n"
         "print(len(b'x' * 2**26))"
@@ -156,7 +164,8 @@ def test_memory_of_a_learner_s_process_is_bounded():
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_learner_goes_before_the_hub_if_memory_runs_out():
     """
-    The system ends whom it likes least. That must be who has filled the memory.
+    If memory runs out, the system kills a learner's process before the hub, because its score is
+    higher.
     """
     code = (
         "from pathlib import Path\nfrom ddp_lessons.course.singleuser import go_first\n"
@@ -173,7 +182,7 @@ def test_learner_goes_before_the_hub_if_memory_runs_out():
 
 def test_bound_that_is_none_keeps_the_server_from_starting(become, monkeypatch):
     """
-    A bound that is misspelt must not be no bound.
+    A limit that is no number is refused: a typing error must not remove the limit.
     """
     monkeypatch.setenv("DDP_LESSONS_MAX_PROCESSES", "lots")
     with pytest.raises(BadInput, match="DDP_LESSONS_MAX_PROCESSES must be a number"):
@@ -182,7 +191,8 @@ def test_bound_that_is_none_keeps_the_server_from_starting(become, monkeypatch):
 
 def test_hub_that_is_missing_is_named(become, monkeypatch):
     """
-    Python's own sentence would not say for which of two Pythons.
+    A missing JupyterHub is reported with the command that installs it: Python's own error would not
+    say which of two Pythons lacks it.
     """
     monkeypatch.setattr(singleuser.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(StartFailed, match=r"JupyterHub is missing: .* Run workshop/install.sh"):

@@ -1,5 +1,5 @@
 """
-What a reader of the site gets: every lesson whole, answers folded, and nothing from elsewhere.
+Tests of the built site: lessons are complete, answers are folded, and nothing loads from elsewhere.
 """
 
 import json
@@ -23,13 +23,14 @@ from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
 PLACES = all_notebooks(ROOT)
 LESSONS = [place for place in PLACES if place.is_lesson]
 EXERCISES = [place for place in PLACES if not place.is_lesson]
-pytestmark = pytest.mark.timeout(600)  # the first one waits for the build, on busy cores
+pytestmark = pytest.mark.timeout(600)  # the first test builds the site, on busy cores
 
 
 @pytest.fixture
 def site():
     """
-    Give the folder of the built site. Of a test's own scope: no build may run beside what measures.
+    Return the folder of the built site, which the first test builds. The fixture's scope is one
+    test, so that the build is part of a test and cannot run beside tests that measure time.
     """
     return built_site()
 
@@ -44,7 +45,7 @@ def page(path):
 
 def plain(text):
     """
-    Return a text without its spaces, which pages set as they like.
+    Return a text without whitespace, which differs between a notebook and its page.
     """
     return re.sub(r"\s+", "", text)
 
@@ -61,7 +62,8 @@ def all_pages(site):
 @pytest.mark.parametrize("place", LESSONS, ids=lambda place: place.stem)
 def test_site_has_every_cell_and_output_of_a_lesson(site, place):
     """
-    A lesson from which something is missing tells something else.
+    A lesson's page has the source and the outputs of every code cell, and each picture has a
+    description.
     """
     html = page(site / "lessons" / f"{place.stem}.html")
     shown = plain(html.article.get_text())
@@ -85,7 +87,7 @@ def test_site_has_every_cell_and_output_of_a_lesson(site, place):
 @pytest.mark.parametrize("place", LESSONS, ids=lambda place: place.stem)
 def test_site_folds_what_answers_a_prediction(site, place):
     """
-    An answer that stands below its question is read before anybody has thought.
+    The answer to each prediction is folded, so that readers can think before they see it.
     """
     html = page(site / "lessons" / f"{place.stem}.html")
     notebook = nbformat.read(place.notebook, as_version=4)
@@ -105,7 +107,7 @@ def test_site_folds_what_answers_a_prediction(site, place):
 
 def test_site_shows_nothing_of_an_answer_outside_of_its_fold(site):
     """
-    A check prints what the number was; so do the cells before it.
+    No output outside of a fold shows the answer to a prediction.
     """
     for place in LESSONS:
         html = BeautifulSoup((site / "lessons" / f"{place.stem}.html").read_text(), "html.parser")
@@ -117,7 +119,7 @@ def test_site_shows_nothing_of_an_answer_outside_of_its_fold(site):
 
 def solution_lines(place):
     """
-    Return the lines that a learner has to find: those between the marks of solutions.
+    Return the lines between the marks of solutions, which a learner has to write.
     """
     lines, inside = [], False
     for line in map(str.strip, place.text.read_text().splitlines()):
@@ -131,7 +133,8 @@ def solution_lines(place):
 @pytest.mark.parametrize("place", EXERCISES, ids=lambda place: place.stem)
 def test_site_has_the_tasks_of_an_exercise_and_no_solution(site, place):
     """
-    What is on the web is found by a search, also by who wants to try first.
+    The page of an exercise has every cell of the starter and no line of its solution, which a
+    search would show to learners too early.
     """
     shown = plain(page(site / "exercises" / f"{place.stem}.html").article.get_text())
     blank = nbformat.read(place.blank, as_version=4)
@@ -146,7 +149,7 @@ def test_site_has_the_tasks_of_an_exercise_and_no_solution(site, place):
 
 def test_site_gives_no_file_with_a_solution(site):
     """
-    A notebook to take along is the blank one.
+    Every notebook to download is a starter.
     """
     notebooks = list(site.rglob("*.ipynb"))
     assert len(notebooks) == len(PLACES)
@@ -156,7 +159,7 @@ def test_site_gives_no_file_with_a_solution(site):
 
 def dead_links(site):
     """
-    Return (page, address) of all links to files or places of the site that are not there.
+    Return (page, address) of all links to files or places of the site that do not exist.
     """
     dead = []
     for path in all_pages(site):
@@ -176,14 +179,15 @@ def dead_links(site):
 
 def test_site_links_end_somewhere(site):
     """
-    Sphinx checks the links that it makes; those of the theme and of what it was given are ours.
+    No link within the site is dead. Sphinx checks only its own links, not those of the theme and of
+    the pages.
     """
     assert dead_links(site) == []
 
 
 def links_to(site, address):
     """
-    Return {path of a page: its links that begin with an address}.
+    Return a dict from each page's path to its links that begin with an address.
     """
     found = {}
     for path in all_pages(site):
@@ -194,7 +198,7 @@ def links_to(site, address):
 
 def test_site_without_a_repository_links_to_none(site):
     """
-    As it is built here: nobody has named one.
+    A site that is built without a repository's name has no links to Binder or to source code.
     """
     assert not any(links_to(site, "https://mybinder.org").values())
     assert not [link for path in all_pages(site) for link in page(path).select(".viewcode-link")]
@@ -202,7 +206,8 @@ def test_site_without_a_repository_links_to_none(site):
 
 def test_site_with_a_repository_links_to_it(tmp_path):
     """
-    As a workflow builds it. It takes as long as the first one, and must be as right.
+    A site that is built with a repository and a hub, as a workflow builds it, links each notebook
+    to its source, to Binder and to the hub, without dead links.
     """
     repository = "https://github.com/someone/course"
     told = {"REPOSITORY": repository, "HUB": "https://hub.example.org"}
@@ -235,7 +240,8 @@ def test_site_with_a_repository_links_to_it(tmp_path):
 
 def test_site_loads_nothing_from_elsewhere(site):
     """
-    In a train, in an examination room and behind a wall it must look the same.
+    The site loads no script, style or image from another server, so that it works without a
+    network.
     """
     loaded = []
     for path in all_pages(site):
@@ -254,7 +260,7 @@ def test_site_loads_nothing_from_elsewhere(site):
 
 def test_site_explains_what_lessons_import(site):
     """
-    A name without a page is looked up elsewhere, where it means something else.
+    Every module that a lesson imports has an entry on an API page, with its docstring.
     """
     missing = []
     for place in LESSONS:
@@ -276,7 +282,7 @@ def test_site_explains_what_lessons_import(site):
 
 def test_site_lesson_leads_to_its_module(site):
     """
-    After the exercise, a reader may look at what the course has.
+    The page of a lesson links to the module that it is about.
     """
     link = page(site / "lessons" / "03_ring.html").find("a", href=re.compile("ring.steps"))
     assert link["href"] == "../api/ring.html#module-ddp_lessons.ring.steps"
@@ -284,7 +290,7 @@ def test_site_lesson_leads_to_its_module(site):
 
 def test_site_can_be_searched(site):
     """
-    The index is a file beside the pages: no service is asked.
+    The site's search works without a service: its index is a file with the words of all lessons.
     """
     text = (site / "searchindex.js").read_text()
     index = json.loads(text[text.index("(") + 1 : text.rindex(")")])

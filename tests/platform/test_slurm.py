@@ -1,5 +1,5 @@
 """
-The throw-away Slurm: it runs jobs, and when it is stopped there was never one.
+Tests of the temporary Slurm for tests, `scripts/slurm.sh`: it runs jobs, and leaves nothing.
 """
 
 import os
@@ -11,7 +11,7 @@ from throw_away_slurm import needs_slurm, processes_of, slurm
 
 def test_slurm_says_what_is_missing(tmp_path):
     """
-    Most machines have none.
+    Without Slurm's programs the start names the missing one, and makes no folder.
     """
     empty = tmp_path / "bin"
     empty.mkdir()
@@ -25,7 +25,7 @@ def test_slurm_says_what_is_missing(tmp_path):
 
 def test_slurm_ends_no_process_that_has_the_number_of_an_old_one(tmp_path):
     """
-    The folder of one that died with its machine may lie there for months.
+    `stop` does not end a process that by chance has the number in an old folder's pid file.
     """
     with subprocess.Popen(["sleep", "60"]) as other:
         (tmp_path / "slurm").mkdir()
@@ -39,9 +39,11 @@ def test_slurm_ends_no_process_that_has_the_number_of_an_old_one(tmp_path):
 @needs_slurm
 def test_slurm_starts_runs_jobs_and_leaves_nothing():
     """
-    A second start is refused, a job that runs is ended with it, and nothing is left.
+    Slurm starts and runs a job on two nodes, and a second start is refused. `stop` ends running
+    jobs and leaves no process and no folder.
     """
-    folder = Path("/tmp") / f"ddp-lessons-slurm-test-{os.getpid()}"  # a socket's path is short
+    # the paths of sockets must be short
+    folder = Path("/tmp") / f"ddp-lessons-slurm-test-{os.getpid()}"
     try:
         done = slurm("start", folder=folder)
         assert (done.returncode, done.stderr) == (0, "")

@@ -1,5 +1,5 @@
 """
-The course as a wheel: installed where there is no clone, it is the same course.
+Tests of the wheel: installed without a clone, it has the same course.
 """
 
 import os
@@ -42,12 +42,13 @@ def run(*command, cwd):
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
     """
-    The Python of a new environment in which the wheel is installed.
+    Return the Python of a new environment in which the wheel is installed.
 
-    What the course needs is lent from this environment: torch alone would take a minute to install.
+    The environment uses the packages of this one: an installation of torch alone would take a
+    minute.
     """
     folder = tmp_path_factory.mktemp("wheel")
-    # From a copy: a build leaves files behind, which the next one would pack again.
+    # Build from a copy: a build leaves files, which the next build would pack.
     shutil.copytree(ROOT, folder / "clone", ignore=shutil.ignore_patterns(*NOT_PACKED))
     wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     run(*wheel, "--wheel-dir", folder, folder / "clone", cwd=folder)
@@ -63,7 +64,7 @@ def python(tmp_path_factory):
 
 def test_wheel_gives_the_same_course_as_the_clone(python, tmp_path):
     """
-    Somebody without git, in an empty folder.
+    `copy` gives a user without git the same files as a clone.
     """
     said = run(python.parent / "ddp-lessons", "copy", cwd=tmp_path)
     mine = tmp_path / "my-course"
@@ -79,7 +80,7 @@ def test_wheel_gives_the_same_course_as_the_clone(python, tmp_path):
 
 def test_wheel_has_every_command(python, tmp_path):
     """
-    The text of the exercises is needed too: a blank and a solution are made from it.
+    Every command works from the wheel: `reset` and `solution` also need the exercises' text twins.
     """
     command = python.parent / "ddp-lessons"
     run(command, "copy", "mine", cwd=tmp_path)
@@ -89,13 +90,14 @@ def test_wheel_has_every_command(python, tmp_path):
 
 def test_post_build_installs_the_package_where_no_volume_hides_it(tmp_path):
     """
-    A hub on Kubernetes mounts the learner's volume over the folder that the image was built from.
+    postBuild installs the package outside of the clone's folder: a hub on Kubernetes mounts the
+    learner's volume over it.
     """
     clone, env = tmp_path / "clone", tmp_path / "env"
     shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns(*NOT_PACKED))
     venv.create(env, with_pip=False)
     (site,) = (env / "lib").glob("python*/site-packages")
-    # The image's Python has a pip of its own. This one is lent ours, and what builds the package.
+    # The image's Python has its own pip. This environment uses ours, and our setuptools.
     ours = Path(sysconfig.get_path("purelib"))
     for path in (ours / "_distutils_hack", *ours.glob("setuptools*")):
         (site / path.name).symlink_to(path)
@@ -106,7 +108,7 @@ def test_post_build_installs_the_package_where_no_volume_hides_it(tmp_path):
     environment = {
         **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         "PATH": f"{shim.parent}:{os.environ['PATH']}",
-        "PIP_NO_BUILD_ISOLATION": "false",  # which is how pip spells --no-build-isolation
+        "PIP_NO_BUILD_ISOLATION": "false",  # pip's name for --no-build-isolation
     }
     done = subprocess.run(
         ["./postBuild"], cwd=clone, env=environment, capture_output=True, text=True

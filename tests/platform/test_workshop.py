@@ -1,5 +1,5 @@
 """
-What the workshop's page says is what its files do.
+Tests that the workshop's page agrees with the workshop's files.
 """
 
 import re
@@ -14,7 +14,7 @@ PAGE = (WORKSHOP / "README.md").read_text()
 
 class Config(dict):
     """
-    Stand in for a hub's configuration: whatever is set is kept.
+    A stand-in for a hub's configuration, which stores every setting.
     """
 
     def __getattr__(self, name):
@@ -27,7 +27,7 @@ class Config(dict):
 @pytest.fixture
 def config():
     """
-    What the configuration sets.
+    Return the settings of the workshop's configuration.
     """
     made, path = Config(), WORKSHOP / "jupyterhub_config.py"
     exec(compile(path.read_text(), path, "exec"), {"get_config": lambda: made})
@@ -36,7 +36,7 @@ def config():
 
 def test_page_s_bounds_are_those_of_the_configuration(config):
     """
-    A teacher plans by the page.
+    The limits on the page are those of the configuration, because a teacher plans with the page.
     """
     environment = config.Spawner.environment
     assert len(environment) == 3
@@ -50,7 +50,7 @@ def test_page_s_bounds_are_those_of_the_configuration(config):
 
 def test_page_links_to_files_that_exist():
     """
-    The page is read in a hurry, on the day before.
+    The page links only to files that exist.
     """
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)[^)]*\)", PAGE)
     assert "jupyterhub_config.py" in links
@@ -59,7 +59,7 @@ def test_page_links_to_files_that_exist():
 
 def test_service_runs_what_the_page_has_made():
     """
-    The folder, and the teacher's own file, stand in two places.
+    The service and the page name the same folders and the same file of the teacher's.
     """
     service = (WORKSHOP / "ddp-hub.service").read_text()
     for path in ("/srv/ddp-lessons", "/etc/ddp-hub.py", "/var/lib/ddp-hub"):
@@ -72,7 +72,8 @@ def test_service_runs_what_the_page_has_made():
 )
 def test_learners_refuses_what_it_does_not_know(words):
     """
-    Half of a list of users is worse than none.
+    `learners.sh` refuses wrong arguments before it does anything: half of a list of users would be
+    worse than none.
     """
     done = subprocess.run([WORKSHOP / "learners.sh", *words], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
@@ -82,6 +83,6 @@ def test_learners_refuses_what_it_does_not_know(words):
 @pytest.mark.parametrize("name", ["install.sh", "learners.sh"])
 def test_scripts_are_bash(name):
     """
-    A slip in them shows on a teacher's server first.
+    The scripts are valid bash: a syntax error would otherwise appear on a teacher's server.
     """
     subprocess.run(["bash", "-n", WORKSHOP / name], check=True)

@@ -1,8 +1,8 @@
 """
-A cell never hangs: one fault of each family, judged by its message and by what is left after it.
+Tests that a cell never hangs: one fault of each family, judged by its message and its leftovers.
 
-Seconds do not count here. `tests/faults/prompt` plays all kinds of faults, and holds the promised
-two seconds.
+These tests do not measure time. `tests/faults/prompt` plays all kinds of faults, and requires that
+each ends within the promised two seconds.
 """
 
 import pytest
@@ -12,14 +12,15 @@ from faults import FAMILIES, GOLDEN, KINDS
 WORLD_SIZE = 4
 STALLED = "No progress"
 """
-What a cell prints once it waits. Then Stop finds every rank at the line that the message names.
+The line that a cell prints once it waits. A Stop after it finds every rank at the line that the
+message names.
 """
 
 
 @pytest.fixture(scope="module")
 def kernels():
     """
-    A kernel that the faults happen to one after another, as in a lesson.
+    Yield one kernel on which all faults happen, one after another, as in a lesson.
     """
     kernels = Kernels()
     yield kernels
@@ -28,7 +29,8 @@ def kernels():
 
 def test_golden_faults_are_one_of_each_family():
     """
-    A family without its fault here would be played in long runs alone.
+    GOLDEN holds exactly one fault of each family: any other family would only be tested in long
+    runs.
     """
     assert [sum(name in family for name in GOLDEN) for family in FAMILIES.values()] == [1] * 12
 
@@ -36,7 +38,8 @@ def test_golden_faults_are_one_of_each_family():
 @pytest.mark.parametrize("kind", GOLDEN)
 def test_fault_names_its_culprit_and_keeps_what_others_have(kernels, kind):
     """
-    The right rank and line, the other ranks' variables, the next collective, no process left.
+    The message names the right rank and line, the other ranks keep their variables, the next
+    collective works, and no process is left.
     """
     stop_at = STALLED if KINDS[kind].stops else None
     with kernels.player(WORLD_SIZE) as player:

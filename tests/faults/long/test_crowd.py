@@ -1,5 +1,5 @@
 """
-A crowded room: six sessions of lessons 00 and 02 at once on this machine.
+A test of a crowded server: six sessions run lessons 00 and 02 at once on this machine.
 """
 
 import os
@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.alone, pytest.mark.timeout(4 * 3600)]
 
 def test_crowd_changes_nothing_but_time():
     """
-    No healthy rank is lost, no wrong culprit named; no cell fails for another reason than its own.
+    Load only costs time: no healthy rank is lost, no wrong culprit is named, and a cell fails only
+    for the reason that its lesson intends.
     """
     runs = crowd(NUM_SESSIONS, NUM_ROUNDS)
     assert not any(run.said for run in runs), report(runs)

@@ -1,8 +1,8 @@
 """
-Faults drawn at random: what no list of faults has thought of, on 2 to 8 ranks.
+Tests with faults drawn at random on 2 to 8 ranks, to find those that no list of faults contains.
 
-`FAULTS` says how many, 60 if it is not set. They play on one kernel after another, so that what
-a fault leaves behind meets the next one.
+The environment variable `FAULTS` sets their number; the default is 60. All faults of one world
+size are played on the same kernel, so that leftovers of one fault can disturb the next.
 """
 
 import os
@@ -18,11 +18,13 @@ FAULTS = sorted(map(plan, range(NUM_FAULTS)), key=lambda fault: fault.world_size
 SETTLED_AFTER = 3
 KEPT_MIB = 0.3
 """
-What a kernel may keep of a fault: the client's record of some thirty messages, and its traceback.
+Memory that a kernel may keep for each fault: the client's record of some thirty messages, and the
+traceback.
 """
 PRINT_MUCH = "print('x' * 200_000)"
 """
-For a message of 64 KiB pyzmq starts a thread that it keeps: seven descriptors, and no leak.
+At the first message of 64 KiB or more pyzmq starts a thread that never ends. Its seven descriptors
+are no leak, so the test starts it before it counts.
 """
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -31,7 +33,7 @@ pytestmark = [pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def kernels():
     """
-    A kernel for each number of ranks.
+    Yield a pool with one kernel for each number of ranks.
     """
     kernels = Kernels()
     yield kernels
@@ -43,7 +45,8 @@ def kernels():
 )
 def test_fault_at_random_leaves_a_course_that_goes_on(kernels, fault):
     """
-    Prompt, culprit, variables, the next collective, processes.
+    The error comes promptly and names the culprit, the other ranks keep their variables, the next
+    collective works, and no process is left.
     """
     with kernels.player(fault.world_size) as player:
         player.play(fault, limit_s=PROMPT_S)
@@ -51,7 +54,7 @@ def test_fault_at_random_leaves_a_course_that_goes_on(kernels, fault):
 
 def test_kernel_holds_no_more_after_many_faults(kernels):
     """
-    Descriptors, threads and memory of the kernel: what has leaked does not go.
+    Many faults leave the kernel's descriptors, threads and memory as they were: leaks would add up.
     """
     with kernels.player(4) as player:
         player.kernel.run(PRINT_MUCH)
@@ -60,7 +63,7 @@ def test_kernel_holds_no_more_after_many_faults(kernels):
             player.play(fault_of(kind, 4))
             footprints.append(player.footprint())
     settled, last = footprints[SETTLED_AFTER - 1], footprints[-1]
-    # One or two descriptors come and go.
+    # One or two descriptors are opened and closed all the time, so compare the smallest count.
     fewest = min(each["fds"] for each in footprints[-SETTLED_AFTER:])
     assert fewest <= max(each["fds"] for each in footprints[:SETTLED_AFTER]), footprints
     assert last["threads"] <= max(each["threads"] for each in footprints[:SETTLED_AFTER])

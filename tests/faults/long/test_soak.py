@@ -1,5 +1,5 @@
 """
-Every lesson again and again: three times in a row, while others keep the cores busy, on 2 ranks.
+Tests that run every lesson repeatedly: three times in a row, on busy cores, and on 2 ranks.
 """
 
 import copy
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.timeout(3 * DEADLINE_S)]
 @pytest.mark.parametrize("stem", STEMS)
 def test_lesson_comes_out_three_times_in_a_row(stem, turn):
     """
-    What comes out by luck does not come out three times.
+    Three runs in a row give the stored outputs: a result that is right by luck would differ in one.
     """
     (paths,) = [paths for paths in choose(ROOT, [stem]) if paths.is_lesson]
     verify(paths, deadline_s=DEADLINE_S)
@@ -35,7 +35,7 @@ def test_lesson_comes_out_three_times_in_a_row(stem, turn):
 @pytest.mark.parametrize("stem", STEMS)
 def test_lesson_comes_out_while_the_cores_are_busy(stem):
     """
-    A learner's machine does other things too, and so does a server with thirty learners.
+    A lesson gives its stored outputs on busy cores, as on a server that thirty learners share.
     """
     (paths,) = [paths for paths in choose(ROOT, [stem]) if paths.is_lesson]
     with busy_cores():
@@ -45,7 +45,8 @@ def test_lesson_comes_out_while_the_cores_are_busy(stem):
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_cell_may_be_run_twice(tmp_path, stem):
     """
-    A learner goes back and runs a cell again. Nothing may break but what is meant to.
+    Each cell can be run twice, as learners do: only the cells that are meant to fail raise an
+    error.
     """
     twice = copy.deepcopy(NOTEBOOKS[stem])
     twice.cells = [again for cell in twice.cells for again in (cell, copy.deepcopy(cell))]
@@ -59,7 +60,7 @@ def test_every_cell_may_be_run_twice(tmp_path, stem):
 
 def unmeant_errors(ran):
     """
-    Return what failed in a notebook that was run, and was not to.
+    Return the findings for cells of an executed notebook that failed and were not meant to.
     """
     return [found for found in rules.findings(ran, is_lesson=False) if found.rule == "error"]
 
@@ -67,7 +68,8 @@ def unmeant_errors(ran):
 @pytest.mark.parametrize("stem", ANY_NUMBER)
 def test_lesson_runs_on_two_ranks_where_it_says_so(tmp_path, stem):
     """
-    A learner with two GPUs starts two ranks. Numbers differ then; what is asserted holds.
+    A lesson marked for any number of ranks passes on two, as a learner with two GPUs starts it: its
+    numbers differ, and its assertions hold.
     """
     text = nbformat.writes(NOTEBOOKS[stem])
     assert "start_ranks(4)" in text

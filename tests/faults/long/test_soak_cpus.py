@@ -1,8 +1,8 @@
 """
-What holds to the last bit, on the other kinds of CPU that this one can play.
+Tests that bitwise equal results stay equal on the other kinds of CPU that this one can imitate.
 
-Sums are rounded in the order in which a CPU adds, and that depends on how many numbers it takes at
-once, and on the number of threads. What is equal on one kind alone is equal by luck.
+The rounding of a sum depends on the order of the additions, and so on the CPU's vector width and on
+the number of threads. Results that are equal on one kind of CPU only are equal by luck.
 """
 
 import os
@@ -50,7 +50,7 @@ pytestmark = [pytest.mark.timeout(3 * DEADLINE_S)]
 @pytest.fixture(scope="module")
 def own_level():
     """
-    Return the place in LEVELS of what this CPU can do at most, or 0.
+    Return the index in LEVELS of the highest level that this CPU supports, or 0 for an unknown one.
     """
     ask = "import torch; print(torch.backends.cpu.get_cpu_capability())"
     environment = {k: v for k, v in os.environ.items() if k != "ATEN_CPU_CAPABILITY"}
@@ -63,11 +63,13 @@ def own_level():
 @pytest.fixture(params=KINDS)
 def kind(request, monkeypatch, own_level):
     """
-    Let all that is started from here on take this CPU for another, or skip what it cannot be.
+    Set the variables with which new processes treat this CPU as another kind, and return its name.
+
+    A kind that this CPU cannot imitate is skipped.
     """
     variables = KINDS[request.param]
     level = LEVELS.index(variables.get("ATEN_CPU_CAPABILITY", "default"))
-    if level > own_level:  # PyTorch would believe it, and die of it
+    if level > own_level:  # PyTorch would obey, and die of an illegal instruction
         pytest.skip(f"this CPU has no {request.param}")
     if level and level == own_level:
         pytest.skip(f"{request.param} is what this CPU is")
@@ -78,11 +80,11 @@ def kind(request, monkeypatch, own_level):
 
 def test_what_is_bitwise_is_so_on_this_kind_of_cpu(kind):
     """
-    Every test that is marked `bitwise`.
+    Every test marked `bitwise` passes on this kind of CPU.
     """
     command = [sys.executable, "-m", "pytest", "-q", "-m", "bitwise"]
     status = run_owned(command, cwd=ROOT, env=dict(os.environ), deadline_s=2 * DEADLINE_S)
-    assert status == 0  # 5 would mean that there were none
+    assert status == 0  # pytest exits with 5 if it selected no test
 
 
 @pytest.mark.parametrize("kind", ["one number at once"], indirect=True)
@@ -96,7 +98,8 @@ def test_what_is_bitwise_is_so_on_this_kind_of_cpu(kind):
 )
 def test_lesson_that_speaks_of_last_bits_comes_out_on_this_kind_of_cpu(kind, stem):
     """
-    Lessons that claim it, and the solutions of their exercises, whose checks ask for it.
+    Lessons that claim equality to the last bit give their stored outputs on this kind of CPU, and
+    so do the solutions of their exercises, whose checks require it.
     """
     for paths in choose(ROOT, [stem]):
         verify(paths, deadline_s=DEADLINE_S)

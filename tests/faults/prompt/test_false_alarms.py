@@ -1,5 +1,5 @@
 """
-No healthy cell is ended, and no hang goes without a name: what a list of mishaps has missed before.
+Tests of cells that were once judged wrongly: no healthy cell is ended, and every hang is explained.
 """
 
 import re
@@ -37,7 +37,8 @@ HELPED = {
     ),
 }
 """
-Cells that go on by themselves after 8 s, and what the stall table says of them meanwhile.
+Cells that continue by themselves after 8 s, each with the sentence that the stall table prints
+about it meanwhile.
 """
 NAMED = {
     "targets": (
@@ -62,13 +63,13 @@ NAMED = {
     ),
 }
 """
-Cells in which nothing can ever come, and the beginning of their message.
+Cells that can never end by themselves, each with a pattern for the beginning of its message.
 """
 
 
 def ranks_in(words):
     """
-    Return the ranks of "1", "0 and 2", "0, 1 and 3" or "0-3".
+    Return the rank numbers in a text such as "1", "0 and 2", "0, 1 and 3" or "0-3".
     """
     if "-" in words:
         first, last = words.split("-")
@@ -79,7 +80,7 @@ def ranks_in(words):
 @pytest.fixture(scope="module")
 def kernel():
     """
-    A kernel with four ranks, which the cells share as those of a lesson do.
+    Yield a kernel with four ranks, which all tests of this module share, as cells of a lesson do.
     """
     with running_kernel() as kernel:
         kernel.world_size = WORLD_SIZE
@@ -93,14 +94,15 @@ def kernel():
 @pytest.mark.parametrize("name", HELPED)
 def test_cell_that_a_thread_frees_goes_on(kernel, name):
     """
-    Ended as deadlocks once, after a second and a half: cells that are right and only slow.
+    A cell that waits for a thread of a rank runs to its end. It is correct and only slow, yet an
+    earlier version ended it as a deadlock after 1.5 s.
     """
     assert kernel.run(PREPARE + "import threading").status == "ok"
     cell, sentence = HELPED[name]
     result = kernel.run(f"%%px\n{cell}")
     assert result.status == "ok", result
     told = [line for line in result.text.splitlines() if line.startswith("No progress")]
-    # Where others keep the cores busy, the cell may not have stood still for 5 s by then.
+    # On busy cores the load-aware timeout may not have counted 5 s yet: then no table is printed.
     assert told in ([], [f"No progress for 5 s: {sentence}."]), result
     assert [line for line in result.text.splitlines() if line.startswith("[")] == [
         f"[{rank}] through" for rank in range(WORLD_SIZE)
@@ -110,7 +112,8 @@ def test_cell_that_a_thread_frees_goes_on(kernel, name):
 
 def test_cell_that_a_child_process_frees_goes_on(kernel):
     """
-    A program that a rank has started may be what sets the key, through a file of its own.
+    A rank that waits for a key while it has a child process is not ended: the child may set the
+    key.
     """
     assert kernel.run(PREPARE + "import subprocess, tempfile").status == "ok"
     cell = (
@@ -127,7 +130,8 @@ def test_cell_that_a_child_process_frees_goes_on(kernel):
 @pytest.mark.parametrize("name", NAMED)
 def test_hang_is_named(kernel, name):
     """
-    Nothing was said of these but by the stall table, and they waited for half an hour.
+    A cell that can never end is ended with the reason of its deadlock. In an earlier version only
+    the stall table showed it, and the ranks waited for half an hour.
     """
     assert kernel.run(PREPARE).status == "ok"
     cell, sentence = NAMED[name]
@@ -135,14 +139,15 @@ def test_hang_is_named(kernel, name):
     assert result.status == "error", result
     assert re.match(sentence, result.evalue), result.evalue
     replaced = re.search(r"^(?:A new rank|New ranks) (.*) (?:is|are) in place", result.evalue, re.M)
-    # torch offers no way out of the making of a group: a rank that is stuck in it is replaced.
+    # torch cannot interrupt new_group, so a rank that is stuck in it is replaced.
     assert replaced is None or name == "clashing_groups", result.evalue
     check_usable(kernel, lost=ranks_in(replaced[1]) if replaced else [])
 
 
 def test_two_cells_on_two_halves_meet(kernel):
     """
-    A rank outside the cell that is busy with another one is no rank that can never come.
+    Two cells on two halves of the ranks meet in one barrier: a rank outside of a cell that still
+    runs an earlier cell may yet join.
     """
     assert kernel.run(PREPARE).status == "ok"
     other = kernel.run("%%px --noblock --targets 0,1\ntime.sleep(4)\ndist.barrier()")
@@ -150,13 +155,14 @@ def test_two_cells_on_two_halves_meet(kernel):
     result = kernel.run("%%px --targets 2,3\ndist.barrier()\nprint('through')")
     assert result.status == "ok", result
     assert result.text.splitlines() == ["[2] through", "[3] through"]
-    assert result.seconds > 1.0  # by then it would have been ended
+    assert result.seconds > 1.0  # after 1 s a deadlock would have been ended
     check_usable(kernel, lost=[])
 
 
 def test_one_rank_stuck_in_a_view_is_freed_before_the_cell_begins(kernel):
     """
-    The others had begun the next cell, and it failed in place of running.
+    A rank that is stuck in a call of a view is released before any rank begins the next cell. In an
+    earlier version the other ranks began it, and it failed.
     """
     assert kernel.run(PREPARE).status == "ok"
     stuck = (
@@ -184,7 +190,8 @@ def test_one_rank_stuck_in_a_view_is_freed_before_the_cell_begins(kernel):
 )
 def test_line_of_a_death_is_the_one_that_killed(kernel, line, how):
     """
-    It was the line of the last look, up to 0.2 s before, or none at all.
+    The message names the line that killed the rank, not the line of the last snapshot, which may be
+    0.2 s old.
     """
     assert kernel.run(PREPARE).status == "ok"
     result = kernel.run(f"%%px\nif rank == 2:\n    time.sleep(0.5)\n    {line}\ndist.barrier()")

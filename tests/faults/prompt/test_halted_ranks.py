@@ -1,5 +1,6 @@
 """
-A rank that a signal or a debugger has stopped: what the cell says, and what Stop does.
+Tests with a rank that a signal or a debugger has stopped: the cell's message, and the effect of
+Stop.
 """
 
 import sys
@@ -13,7 +14,7 @@ pytestmark = [
 ]
 
 PROMPT_S = 2.0
-GIVEN_UP_S = 8.0  # five seconds of patience, a new rank, and a new group
+GIVEN_UP_S = 8.0  # five seconds of waiting, a new rank, and a new group
 PREPARE = """%%px
 import ctypes, os, signal, subprocess, sys, time
 import torch.distributed as dist
@@ -43,7 +44,7 @@ KEPT = "%px print(keep)"
 @pytest.fixture(scope="module")
 def kernel():
     """
-    A kernel with four ranks.
+    Yield a kernel with four ranks.
     """
     with running_kernel() as kernel:
         start = "from ddp_lessons import start_ranks\nranks = start_ranks(4, device='cpu')"
@@ -58,7 +59,8 @@ def _prepare(kernel):
 
 def test_stop_makes_a_stopped_rank_go_on(kernel):
     """
-    Nothing is lost: the rank goes on, is interrupted as the others are, and keeps its variables.
+    Stop resumes a rank that a signal has stopped, and interrupts it like the others: all ranks keep
+    their variables.
     """
     result = kernel.run(STOPPED, stop_at="No progress")
     assert "rank 2 is stopped by a signal; ranks 0, 1 and 3 wait for it" in result.text
@@ -71,7 +73,7 @@ def test_stop_makes_a_stopped_rank_go_on(kernel):
 
 def test_stop_a_moment_after_a_rank_was_stopped(kernel):
     """
-    Before any table: prompt within two seconds.
+    A Stop before the stall table is printed also ends the cell within two seconds.
     """
     result = kernel.run(STOPPED, stop_after_s=[1.0])
     assert result.ename == "CellStopped"
@@ -81,7 +83,8 @@ def test_stop_a_moment_after_a_rank_was_stopped(kernel):
 
 def test_a_stopped_rank_that_somebody_continues_is_left_alone(kernel):
     """
-    Without Stop a cell waits, however long.
+    A rank that is stopped for 6 s and then continued finishes the cell: without Stop the kernel
+    waits for it.
     """
     result = kernel.run(CONTINUED)
     assert result.status == "ok", result
@@ -91,7 +94,8 @@ def test_a_stopped_rank_that_somebody_continues_is_left_alone(kernel):
 
 def test_an_error_beside_a_stopped_rank_ends_the_cell(kernel):
     """
-    The other ranks do not wait for it, and it is resumed.
+    An error of another rank ends the cell in time: the stopped rank is resumed and keeps its
+    variables.
     """
     result = kernel.run(STOPPED.replace("dist.barrier()", "1 / rank\ndist.barrier()"))
     assert result.ename == "RankRaised"
@@ -102,7 +106,8 @@ def test_an_error_beside_a_stopped_rank_ends_the_cell(kernel):
 
 def test_an_idle_rank_that_is_stopped_is_not_said_to_have_finished(kernel):
     """
-    Somebody stops it between two cells, of which the second does without it.
+    A rank that was stopped between two cells is reported as stopped, even if the second cell does
+    not target it and the others wait for it.
     """
     kernel.run("import os, signal\nos.kill(ranks.supervisor.pids[1], signal.SIGSTOP)")
     result = kernel.run("%%px --targets 0,2,3\ndist.barrier()", stop_after_s=[1.0])
@@ -113,7 +118,8 @@ def test_an_idle_rank_that_is_stopped_is_not_said_to_have_finished(kernel):
 
 def test_a_rank_that_stays_stopped_is_replaced_after_stop(kernel):
     """
-    A debugger holds its main thread: no signal makes it go on.
+    A rank whose main thread a debugger holds is replaced 5 s after Stop, because no signal can
+    resume it. The other ranks keep their variables.
     """
     result = kernel.run(HELD, stop_at="No progress")
     assert "rank 2 is stopped by a debugger" in result.text

@@ -1,9 +1,9 @@
 """
-A cell never hangs: every kind of fault, at 2 and at 4 ranks, in a real kernel.
+Tests that a cell never hangs: every kind of fault, at 2 and at 4 ranks, in a real kernel.
 
-After each: the prompt is back in time, the cell is an error whose first line names the culprit and
-its line, the healthy ranks keep their variables, the next collective works, and when the same fault
-comes again, it leaves no process, thread, descriptor or port behind.
+After each fault the prompt is back in time, and the error's first line names the culprit and its
+line. The healthy ranks keep their variables, and the next collective works. A repeated fault leaves
+no process, thread, descriptor or port behind.
 """
 
 import gc
@@ -19,14 +19,16 @@ pytestmark = [pytest.mark.timeout(300)]
 CLOSES_WITHIN_S = 10.0
 NUM_SETTLING = {True: 2, False: 1}
 """
-How often a fault has come before its leftovers count; torch keeps the last group of a DDP model.
+How often to play a fault before leftovers are counted, keyed by whether the fault needs a DDP
+model: torch keeps the last group of such a model.
 """
 
 
 @pytest.fixture(scope="module")
 def kernels():
     """
-    A kernel that the faults happen to one after another, as in a lesson.
+    Yield a pool of kernels. The faults of one world size happen in one kernel, one after another,
+    as in a lesson.
     """
     kernels = Kernels()
     yield kernels
@@ -35,7 +37,8 @@ def kernels():
 
 def footprints(kernel, without):
     """
-    Count what the kernel, the supervisor and the ranks hold, after a collection of garbage.
+    Count descriptors, threads, listening ports and children of the kernel, the supervisor and the
+    ranks, after a garbage collection.
     """
     collected = kernel.run("%%px\nimport gc\nn = gc.collect()")
     assert collected.status == "ok", collected
@@ -44,7 +47,8 @@ def footprints(kernel, without):
     pids = {f"rank {rank}": pid for rank, pid in pids.items() if rank not in without}
     pids["supervisor"] = kernel.value("ranks.supervisor.supervisor_pid")
     pids["kernel"] = kernel.pid
-    lines = set(kernel.value("ranks.control.controller_ports"))  # ZMQ opens its lines when it likes
+    # not counted: ZMQ connects at any time
+    lines = set(kernel.value("ranks.control.controller_ports"))
     held = {}
     for name, pid in pids.items():
         process = psutil.Process(pid)
@@ -63,11 +67,12 @@ def footprints(kernel, without):
 @pytest.mark.parametrize("kind", KINDS)
 def test_fault_gives_the_prompt_back_and_leaves_nothing(kernels, world_size, kind):
     """
-    Each row of the matrix, twice: the second time must not hold more than the first.
+    A fault gives the prompt back in time and names its culprit, and repeating it leaves no more
+    processes, threads, descriptors or ports than before.
 
-    torch keeps the last group of a DDP model, and of its sockets, one for each peer, those that
-    Gloo did not come to close before the group was freed. So a fault of a model comes as often as
-    there are ranks: what each of them leaves is more than that.
+    torch keeps the last group of a DDP model, with up to one open socket for each peer. A fault
+    with a model is therefore played once for each rank: if every fault leaked a descriptor, there
+    would be more of them than torch keeps.
     """
     fault = fault_of(kind, world_size)
     num_plays = world_size if KINDS[kind].needs_model else 1
@@ -88,5 +93,5 @@ def test_fault_gives_the_prompt_back_and_leaves_nothing(kernels, world_size, kin
                 if count >= before[holder][what] + num_plays
             ]
 
-        # Gloo closes what it no longer needs from threads of its own, a moment later.
+        # Gloo's own threads close unused sockets a moment later.
         assert comes_true(lambda: not grown(), CLOSES_WITHIN_S), grown()

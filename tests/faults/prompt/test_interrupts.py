@@ -1,6 +1,6 @@
 """
-Interrupts of a rank: at once in a learner's code, after the import of a library in one, and not
-before a block that is left has restored what it changed.
+Tests of interrupts of a rank: immediate in a learner's code, but after the import of a library, and
+after the first instruction of `__exit__`.
 """
 
 import importlib
@@ -19,7 +19,7 @@ FOUND = "found = imports_a_library(sys._getframe())\n"
 @pytest.fixture
 def snapshots(tmp_path, monkeypatch):
     """
-    A folder of installed packages, and one of a learner's own modules.
+    Yield two importable folders: one for installed packages, one for a learner's own modules.
     """
     libraries, own = tmp_path / "site-packages", tmp_path / "own"
     for folder in (libraries, own):
@@ -33,7 +33,8 @@ def snapshots(tmp_path, monkeypatch):
 
 def test_a_library_that_is_imported_is_known(snapshots):
     """
-    Whoever imports it.
+    `imports_a_library` is true while a library is imported, also by a learner's module, and false
+    in that module and in a call of a library's function.
     """
     libraries, own = snapshots
     (libraries / f"{LIBRARY}.py").write_text(
@@ -52,7 +53,8 @@ def test_a_library_that_is_imported_is_known(snapshots):
 @pytest.mark.parametrize("after_s", [0.05, 0.3, 0.8])
 def test_stop_leaves_no_library_imported_by_half(after_s):
     """
-    torch's own refuses to be imported a second time if it was cut off the first.
+    Stop during an import never leaves a half-imported library: torch's modules cannot be imported a
+    second time if an interrupt cut off the first import.
     """
     name = "torch.distributed.tensor"
     with running_kernel() as kernel:
@@ -66,7 +68,7 @@ def test_stop_leaves_no_library_imported_by_half(after_s):
 @pytest.mark.timeout(120)
 def test_what_an_import_put_off_comes_after_it():
     """
-    Nobody needs to press Stop again.
+    An interrupt that waited for the end of an import ends the cell after it, without a second Stop.
     """
     cell = "%%px\nimport torch.distributed.tensor\nimport time\nwhile True: time.sleep(0.01)"
     with running_kernel() as kernel:
@@ -79,7 +81,8 @@ def test_what_an_import_put_off_comes_after_it():
 @pytest.mark.timeout(120)
 def test_what_a_block_has_changed_is_restored():
     """
-    The interrupt comes while C++ waits; the first Python code after it is `no_grad.__exit__`.
+    An interrupt while C++ blocks inside `torch.no_grad()` lets `__exit__` restore the gradient
+    mode, though `__exit__` is the first Python function that the interrupt reaches.
     """
     waits = """%%px
 import torch
@@ -99,7 +102,8 @@ with torch.no_grad():
 @pytest.mark.timeout(120)
 def test_the_end_of_a_block_can_be_interrupted():
     """
-    A pool waits in its `__exit__` for all its work.
+    Stop ends a cell that blocks in an `__exit__`, such as that of a thread pool, which waits for
+    all its work.
     """
     waits = """%%px
 import threading

@@ -1,5 +1,6 @@
 """
-Groups that ranks join by hand and that cannot come about: torch's own limit does not end them.
+Tests of `init_process_group` calls of a user that cannot succeed and that torch's timeout does not
+end.
 """
 
 import pytest
@@ -38,7 +39,7 @@ JOIN = "%%px\njoin(port, 30)\ndist.barrier()\nprint(keep)\ndist.destroy_process_
 @pytest.fixture(scope="module")
 def kernel():
     """
-    A kernel with four ranks in no group.
+    Yield a kernel with four ranks that have joined no group.
     """
     with running_kernel() as kernel:
         start = "from ddp_lessons import start_ranks\nranks = start_ranks(4, join=False)"
@@ -49,7 +50,7 @@ def kernel():
 
 def joins_again(kernel):
     """
-    Hold that ranks have kept their variables, and join once the fault is mended.
+    Assert that the ranks have kept their variables, and can join at a port that is not in use.
     """
     assert kernel.run(FREE_PORT).status == "ok"
     result = kernel.run(JOIN)
@@ -61,7 +62,8 @@ def joins_again(kernel):
 
 def test_a_port_that_another_program_holds(kernel):
     """
-    Rank 0 is told so, catches the error, and is done; the others look for its store for ever.
+    If another program uses the port, rank 0 catches its error and finishes, and the other ranks
+    look for its store for ever. The deadlock is found and explained.
     """
     assert kernel.run(HELD_PORT).status == "ok"
     result = kernel.run(
@@ -71,14 +73,14 @@ def test_a_port_that_another_program_holds(kernel):
         "Deadlock: rank 0 finished the cell without init_process_group; ranks 1-3 wait in "
         "init_process_group"
     ), result
-    assert result.seconds < 8.0  # torch tries until its limit of three seconds is over
+    assert result.seconds < 8.0  # torch retries until its timeout of three seconds is over
     assert "address already in use" in result.text
     joins_again(kernel)
 
 
 def test_a_rank_that_nobody_started(kernel):
     """
-    The world size is one too large. Here torch keeps the limit, and its error says what is missing.
+    A world size that is one too large ends with torch's own error, within the timeout of the call.
     """
     assert kernel.run(FREE_PORT).status == "ok"
     result = kernel.run("%%px\njoin(port, 2, world_size=5)")
@@ -89,7 +91,8 @@ def test_a_rank_that_nobody_started(kernel):
 
 def test_a_rank_alone_that_has_failed_to_join_before(kernel):
     """
-    torch counts that attempt on this rank alone, so the next one looks for others in vain.
+    If one rank has failed to join before, the next join of all ranks ends with an explanation:
+    torch counted the failed attempt on that rank only, so the ranks use different group numbers.
     """
     failed = """%%px
 if rank == 2:
@@ -116,7 +119,8 @@ if rank == 2:
 
 def test_a_rank_alone_that_raises_as_it_joins_may_try_again(kernel):
     """
-    The error ends the cell, and what torch has counted is forgotten.
+    If a failed join ends the cell with its error, torch's count of it is reset, and all ranks can
+    join.
     """
     failed = """%%px
 if rank == 2:

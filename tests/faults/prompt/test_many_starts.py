@@ -1,5 +1,5 @@
 """
-Ranks started again and again, and by many at once: nothing piles up, and nobody meets.
+Tests of ranks that are started repeatedly, and by many kernels at once: no leaks and no clashes.
 """
 
 import psutil
@@ -16,7 +16,8 @@ NUM_KERNELS = 8
 
 def test_start_and_stop_leak_nothing(tmp_path):
     """
-    A long day in one notebook: five starts later the kernel holds what it held after the first.
+    After five more starts and stops the kernel holds no more descriptors and threads than after the
+    first.
     """
     with running_kernel(DDP_LESSONS_RUNTIME_DIR=str(tmp_path)) as kernel:
         process = psutil.Process(kernel.pid)
@@ -32,9 +33,10 @@ def test_start_and_stop_leak_nothing(tmp_path):
         for _ in range(5):
             start_and_stop()
         kernel.run("gc.collect()")
-        # IPython's history is written now and then, which takes a descriptor or two meanwhile.
+        # IPython writes its history now and then, which needs one or two more descriptors
+        # meanwhile.
         wait_until(lambda: holds_at_most(process, *held), 5, f"no more than {held} to be held")
-        assert process.children() == []  # not even one that has ended and is not waited for
+        assert process.children() == []  # no zombie either
         assert list(tmp_path.iterdir()) == []
 
 
@@ -50,7 +52,8 @@ def reply(kernel, request):
 
 def test_kernels_that_start_at_once_do_not_clash(tmp_path, monkeypatch):
     """
-    A class opens the notebook: one user, one folder, one profile, one moment.
+    Eight kernels of one user, with one folder and one IPython profile, start ranks at the same
+    moment, and each gets its own.
     """
     monkeypatch.chdir(tmp_path)
     mark = new_mark()

@@ -1,5 +1,5 @@
 """
-Seconds that ranks measure are those of the model: on a machine that has nothing else to do.
+Tests that seconds measured on ranks agree with the cost model, on an otherwise idle machine.
 """
 
 import time
@@ -33,8 +33,8 @@ def _measure(rank, world_size):
 
 def test_a_batch_over_hosts_takes_what_is_foretold():
     """
-    Within 15 %, as in lesson 17. What else runs on the machine makes a batch longer: the shortest
-    of three counts.
+    A batch over hosts takes at most 15 % longer than predicted, the tolerance of lesson 17. Other
+    programs can only make a batch longer, so the shortest of three counts.
     """
     worlds = [run_world(4, _measure)[0] for _ in range(3)]
     for name in WAYS:
@@ -59,7 +59,8 @@ def _straggle(rank, world_size, slow):
 @pytest.mark.parametrize("slow", [0, 2])
 def test_waits_names_the_straggler(slow):
     """
-    Everybody's time is lost on one rank; each of three steps loses at most its 150 ms of work.
+    `waiting_s` shows that every other rank waits longest for the straggler, which has 150 ms more
+    work in each of three steps.
     """
     world_size = 3
     traces = run_world(world_size, _straggle, slow)[0]
@@ -84,7 +85,8 @@ def _played(rank, world_size):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_played_step_hides_messages_and_waits_for_the_last(world_size):
     """
-    All but the last hide something, and wait for the last, which is late by 100 ms.
+    Every rank but the last hides some communication and waits for the last rank, which is 100 ms
+    late.
     """
     *others, last = split_steps(run_world(world_size, _played))
     assert all(split.hidden_s > 0 for split in others)

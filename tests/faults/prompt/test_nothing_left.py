@@ -1,5 +1,5 @@
 """
-Ranks end with their kernel, however it ends; nothing of theirs stays, and nobody can reach them.
+Tests that ranks end with their kernel, however it ends, leave nothing, and stay private.
 """
 
 import os
@@ -14,7 +14,7 @@ from waiting import wait_until
 pytestmark = [pytest.mark.timeout(180)]
 
 GONE_S = 20.0
-LOOPBACK = {"127.0.0.1", "0100007F"}  # as psutil writes it, and as /proc does
+LOOPBACK = {"127.0.0.1", "0100007F"}  # 127.0.0.1 as psutil writes it, and as /proc does
 START = "from ddp_lessons.ranks import start_ranks\nranks = start_ranks({}, device='cpu')"
 ALL_REDUCE = """%%px
 import torch
@@ -27,7 +27,7 @@ print(t.item())
 
 class Session:
     """
-    A kernel with ranks, and all that can be found of them.
+    A kernel with ranks, and the processes and files that belong to it.
     """
 
     def __init__(self, folder, num_ranks=2, start=START):
@@ -47,20 +47,21 @@ class Session:
 
     def helpers(self):
         """
-        Return all processes that came of this kernel's ranks.
+        Return all processes of this session but the kernel: supervisor, controller, ranks, their
+        children.
         """
         return marked(self.mark, but=(self.kernel.pid,))
 
     def files(self):
         """
-        Return the files that these ranks have made, on disk and in the profile.
+        Return the files of these ranks, in the runtime folder and in ipyparallel's profile.
         """
         made = list(self.runtime.rglob("*")) if self.runtime.exists() else []
         return made + [path for path in self.ipython.rglob("*") if "ddp-lessons" in path.name]
 
     def assert_nothing_left(self, but_files=False):
         """
-        Assert that processes and files are gone within five seconds.
+        Assert that processes and files are gone within GONE_S.
         """
         but = (self.kernel.pid,) if is_running(self.kernel.pid) else ()
         wait_until_gone(self.mark, GONE_S, but)
@@ -69,7 +70,7 @@ class Session:
 
     def close(self):
         """
-        End the kernel and all that may be left of it.
+        End the kernel, and kill every process of this session that is left.
         """
         self.kernel.close()
         for process in marked(self.mark):
@@ -79,7 +80,7 @@ class Session:
 @pytest.fixture
 def session(tmp_path):
     """
-    Give a kernel with two ranks.
+    Yield a session with two ranks.
     """
     session = Session(tmp_path)
     yield session
@@ -88,13 +89,14 @@ def session(tmp_path):
 
 def test_session_is_private(session):
     """
-    On a shared server: no port but Gloo's, on loopback, and no file that others can read.
+    Other users of a shared server can reach nothing: the only ports are Gloo's, on loopback, and no
+    file is readable for others.
     """
     processes = session.helpers()
     pids = {process.pid for process in processes}
     assert {session.supervisor_pid, session.controller_pid, *session.rank_pids} <= pids
     addresses = {process.pid: listening_addresses(process) for process in processes}
-    for rank_pid in session.rank_pids:  # Gloo's own, or this test looks at nothing
+    for rank_pid in session.rank_pids:  # Gloo always listens: no address here means a blind test
         assert addresses[rank_pid]
     assert addresses[session.controller_pid] == addresses[session.supervisor_pid] == set()
     assert {address for found in addresses.values() for _, address in found} == LOOPBACK
@@ -109,7 +111,8 @@ def test_session_is_private(session):
 
 def test_kernel_killed_leaves_nothing(session):
     """
-    Out of memory, or an impatient user: kill -9 lets nobody tidy up.
+    A kernel killed by SIGKILL, as the system does when memory runs out, leaves no process and no
+    file, though it had no chance to clean up.
     """
     assert len(session.helpers()) >= 4
     os.kill(session.kernel.pid, signal.SIGKILL)
@@ -118,7 +121,7 @@ def test_kernel_killed_leaves_nothing(session):
 
 def test_kernel_killed_in_a_collective_leaves_nothing(session):
     """
-    Ranks that wait in C++ end as well, those that hold their interpreter included.
+    Ranks that block in C++ end with their kernel, even a rank that holds the GIL.
     """
     cell = (
         "%%px\nimport ctypes\nif dist.get_rank():\n    ctypes.PyDLL(None).sleep(60)\n"
@@ -132,7 +135,8 @@ def test_kernel_killed_in_a_collective_leaves_nothing(session):
 
 def test_kernel_restarted_leaves_nothing_and_starts_again(session):
     """
-    Restart from the menu: jupyter_client asks the kernel to shut down. Ranks are then started anew.
+    A restart from the menu, in which jupyter_client asks the kernel to shut down, leaves nothing,
+    and new ranks can be started.
     """
     session.kernel.manager.restart_kernel()
     session.kernel.client.wait_for_ready(timeout=30)
@@ -143,7 +147,7 @@ def test_kernel_restarted_leaves_nothing_and_starts_again(session):
 
 def test_kernel_restarted_now_leaves_nothing(session):
     """
-    What JupyterLab does with a kernel that does not answer: it is killed first.
+    A restart that kills the kernel first, as JupyterLab does if it does not answer, leaves nothing.
     """
     session.kernel.manager.restart_kernel(now=True)
     session.kernel.client.wait_for_ready(timeout=30)
@@ -152,7 +156,7 @@ def test_kernel_restarted_now_leaves_nothing(session):
 
 def test_kernel_shut_down_leaves_nothing(session):
     """
-    The notebook is closed, or the server stopped.
+    A kernel that is shut down, because its notebook is closed or the server stops, leaves nothing.
     """
     session.kernel.manager.shutdown_kernel()
     session.assert_nothing_left()
@@ -160,7 +164,8 @@ def test_kernel_shut_down_leaves_nothing(session):
 
 def test_supervisor_killed_leaves_no_process(session):
     """
-    The next cell says what happened. Files stay until ranks are started anew, or the kernel ends.
+    The ranks end with a killed supervisor, and the next cell reports the loss. Their files stay
+    until new ranks are started or the kernel ends.
     """
     left = session.files()
     os.kill(session.supervisor_pid, signal.SIGKILL)
@@ -176,7 +181,8 @@ def test_supervisor_killed_leaves_no_process(session):
 
 def test_supervisor_killed_during_a_cell(session):
     """
-    The cell comes back with an error that says so, without waiting for ranks that are no more.
+    A supervisor that dies during a cell ends the cell with RanksGone: the kernel does not wait for
+    ranks that no longer exist.
     """
     kernel = session.kernel
     kernel.run(
@@ -190,7 +196,8 @@ def test_supervisor_killed_during_a_cell(session):
 
 def test_controller_killed_during_a_cell(session):
     """
-    Without it no cell can reach a rank: the kernel must come back, and start anew.
+    A dead controller ends the next cell with RanksGone, since no cell can reach a rank without it;
+    then new ranks can be started.
     """
     kernel = session.kernel
     os.kill(session.controller_pid, signal.SIGKILL)
@@ -202,7 +209,7 @@ def test_controller_killed_during_a_cell(session):
 
 def test_spawned_ranks_end_with_their_kernel(tmp_path):
     """
-    Fresh interpreters are tied to the supervisor as forked ranks are.
+    Ranks that were spawned, not forked, end with their kernel, too.
     """
     start = START.replace("'cpu'", "'cpu', launcher='spawn'")
     session = Session(tmp_path, start=start)

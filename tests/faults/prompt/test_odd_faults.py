@@ -1,5 +1,5 @@
 """
-Faults that need more than a cell: a rank that dies between two cells, views, tables of a stall.
+Tests of faults that need more than one cell: deaths between cells, views, and stall tables.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ FOUR = pytest.param(4, id="4_ranks")
 @pytest.fixture(scope="module", params=[TWO, FOUR])
 def kernel(request):
     """
-    A kernel with ranks; the faults happen to it one after another, as in a lesson.
+    Yield a kernel with ranks, on which the faults happen one after another, as in a lesson.
     """
     with running_kernel() as kernel:
         kernel.world_size = request.param
@@ -35,7 +35,7 @@ def kernel(request):
 
 def test_fault_of_an_idle_rank_is_told_by_the_next_cell(kernel):
     """
-    A rank killed between two cells: the next cell raises instead of running on a newborn rank.
+    If a rank was killed between two cells, the next cell raises and does not run on the new rank.
     """
     assert kernel.run(PREPARE).status == "ok"
     culprit = kernel.world_size // 2
@@ -53,7 +53,7 @@ def test_fault_of_an_idle_rank_is_told_by_the_next_cell(kernel):
 
 def test_fault_out_of_memory_is_told(kernel):
     """
-    A rank that asks for more than its limit is killed by the system, and the others go on.
+    A rank that the system kills for its memory is named with that reason, and the others go on.
     """
     assert kernel.run(PREPARE).status == "ok"
     culprit = kernel.world_size // 2
@@ -72,7 +72,11 @@ def test_fault_out_of_memory_is_told(kernel):
 @contextlib.contextmanager
 def memory_limit(pid, limit_bytes):
     """
-    Limit a process's memory by a control group of its own, which the system enforces by a kill.
+    Limit a process's memory by a new control group. The system kills the process if it exceeds it.
+
+    Args:
+        pid: The process.
+        limit_bytes: The most bytes that it may hold.
     """
     root = Path("/sys/fs/cgroup")
     if (root / "memory").exists():  # version 1
@@ -99,12 +103,12 @@ def memory_limit(pid, limit_bytes):
 
 def test_fault_stall_table_comes_without_stop(kernel):
     """
-    Nobody presses Stop: after 5 s the table names the rank that holds the others up, and the cell
-    goes on as soon as that rank does.
+    After 5 s without progress the stall table names the rank that the others wait for, without a
+    Stop, and the cell continues as soon as that rank does.
     """
     assert kernel.run(PREPARE).status == "ok"
     culprit = kernel.world_size // 2
-    for seconds in (5.8, 12, 25):  # a busy machine may see somebody run, and begin anew
+    for seconds in (5.8, 12, 25):  # on a busy machine the 5 s may begin again
         result = kernel.run(
             f"%%px\nif rank == {culprit}:\n    time.sleep({seconds})\ndist.barrier()"
         )
@@ -121,8 +125,8 @@ def test_fault_stall_table_comes_without_stop(kernel):
 
 def test_fault_stall_table_names_a_rank_that_holds_its_interpreter(kernel):
     """
-    A rank inside C code that keeps the interpreter lock cannot answer; the table has its line all
-    the same.
+    The stall table has the line of a rank in C code that holds the GIL, though its agent cannot
+    answer.
     """
     assert kernel.run(PREPARE).status == "ok"
     culprit = kernel.world_size // 2
@@ -134,14 +138,15 @@ def test_fault_stall_table_names_a_rank_that_holds_its_interpreter(kernel):
         f"No progress for 5 s: rank {culprit} is at line 2: ctypes.PyDLL(None).sleep(50); "
         in result.text
     )
-    # Its main thread's alone: to read the stacks of threads that go on may crash the rank.
+    # Only the main thread's stack: a dump of running threads may crash the rank.
     stack = kernel.value(f"open(str(ranks.supervisor.folder) + '/rank-{culprit}.stack').read()")
     assert stack.count("most recent call first") == stack.count("Stack (most") > 0
 
 
 def test_fault_no_table_for_a_cell_that_computes(kernel):
     """
-    Ranks that wait for one that computes are not stalled, however long it takes.
+    No stall table is printed while the rank that the others wait for computes, however long it
+    takes.
     """
     assert kernel.run(PREPARE).status == "ok"
     result = kernel.run(
@@ -154,7 +159,7 @@ def test_fault_no_table_for_a_cell_that_computes(kernel):
 
 def test_fault_next_cell_after_stop_runs(kernel):
     """
-    A cell submitted the moment Stop was pressed must run or raise: it may not vanish.
+    A cell that is run right after Stop runs: it must not vanish without output or error.
     """
     assert kernel.run(PREPARE).status == "ok"
     for _ in range(3):
@@ -166,7 +171,7 @@ def test_fault_next_cell_after_stop_runs(kernel):
 
 def test_fault_old_model_after_regroup_raises(kernel):
     """
-    A DDP model that holds the group that is gone must raise when it is used, and be named.
+    A DDP model that holds a group from before a regrouping raises when it is used, with its name.
     """
     assert kernel.run(PREPARE).status == "ok"
     assert kernel.run(MODEL).status == "ok"
@@ -190,7 +195,8 @@ def stuck():
 
 def test_fault_function_of_a_view_is_freed_by_the_next_cell(kernel):
     """
-    ipyparallel's own views have no agent in the kernel; what they leave stuck, the next cell frees.
+    Ranks that a call of a view has left stuck are released by the next cell or by regroup(),
+    because no stall monitor watches ipyparallel's own views.
     """
     assert kernel.run(PREPARE).status == "ok"
     assert kernel.run(STUCK).status == "ok"
@@ -207,7 +213,8 @@ def test_fault_function_of_a_view_is_freed_by_the_next_cell(kernel):
 
 def test_fault_view_of_a_dead_rank_raises(kernel):
     """
-    Whoever waits for a rank that dies, or asks one that is dead, must hear of it at once.
+    A view that waits for a rank that dies raises at once, and a view of a dead rank returns at
+    once.
     """
     assert kernel.run(PREPARE).status == "ok"
     assert kernel.run("import os, time").status == "ok"
@@ -230,7 +237,7 @@ def test_fault_view_of_a_dead_rank_raises(kernel):
 
 def test_fault_receive_in_a_subgroup_names_the_global_rank(kernel):
     """
-    A peer is told by its rank in the world, however the call counts it.
+    The message names a peer by its rank in the world, though the call gives its rank in a subgroup.
     """
     assert kernel.run(PREPARE).status == "ok"
     last = kernel.world_size - 1

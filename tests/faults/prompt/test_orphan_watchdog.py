@@ -1,5 +1,5 @@
 """
-A rank without a supervisor hears its controller, and ends when it was given up, with its nanny.
+A test of the orphan watchdog: a rank that its controller has given up ends with its `KernelNanny`.
 """
 
 import subprocess
@@ -30,7 +30,7 @@ time.sleep(60)
 @pytest.fixture
 def controller():
     """
-    The sockets of a controller: one that asks, and one that is answered.
+    Yield the two heartbeat sockets of a controller, for pings and for answers, and their addresses.
     """
     context = zmq.Context()
     ping, pong = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
@@ -41,7 +41,7 @@ def controller():
 
 def answered(ping, pong, what):
     """
-    Say something to all hearts, and return who sends it back.
+    Send a heartbeat to all ranks, and return the identity of the rank that echoes it.
     """
     ping.send(what)
     assert pong.poll(WITHIN_S * 1000)
@@ -52,20 +52,21 @@ def answered(ping, pong, what):
 
 def test_a_rank_that_was_given_up_ends_with_its_nanny(controller):
     """
-    Words for another one leave it alone. Its nanny would unregister who has its number by then.
+    A rank ends when the controller gives it up, but not when another rank is given up. Its `nanny`
+    ends as well, because it would later unregister the replacement that has the rank's number.
     """
     ping, pong, urls = controller
     with subprocess.Popen(
         [sys.executable, "-c", RANK, *urls], stdout=subprocess.PIPE, text=True
     ) as rank:
         nanny = int(rank.stdout.readline())
-        assert ping.poll(WITHIN_S * 1000)  # it listens
+        assert ping.poll(WITHIN_S * 1000)  # the rank has subscribed
         assert answered(ping, pong, b"1.0") == b"rank 3"
         assert answered(ping, pong, GIVEN_UP + b"rank 2") == b"rank 3"
         assert answered(ping, pong, b"2.0") == b"rank 3"
         assert rank.poll() is None
 
-        def has_ended():  # it is told once a beat, as what comes first may not get through
+        def has_ended():  # repeat: a first message may be lost
             ping.send(GIVEN_UP + b"rank 3")
             return rank.poll() is not None
 

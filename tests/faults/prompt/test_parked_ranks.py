@@ -1,5 +1,5 @@
 """
-Ranks that nobody uses are parked: ended after the minutes that a teacher sets, and said so.
+Tests that idle ranks are parked: they end after the minutes that a teacher sets, with a message.
 """
 
 import pytest
@@ -15,7 +15,8 @@ START = "from ddp_lessons import start_ranks\nranks = start_ranks(2, device='cpu
 @pytest.mark.timeout(180)
 def test_parked_ranks_are_gone_and_say_so():
     """
-    Thirty learners who read hold memory that thirty who run need. Who returns is told what to do.
+    Parked ranks are gone, which returns their memory to other learners, and the next cell says why
+    and what to do.
     """
     mark = new_mark()
     with running_kernel(**mark, **{NAME: SHORT_MIN}) as kernel:
@@ -39,12 +40,13 @@ def test_parked_ranks_are_gone_and_say_so():
 @pytest.mark.timeout(180)
 def test_ranks_that_train_unwatched_are_not_parked():
     """
-    A learner starts a long training, and reads on while it runs.
+    Ranks that run a cell of `--noblock` are not parked: a learner may read while a long training
+    runs.
     """
     with running_kernel(**{NAME: SHORT_MIN}) as kernel:
         assert kernel.run(START).status == "ok"
         kernel.run("%%px --noblock\nimport time\ntime.sleep(8)\ny = x")
-        # The kernel is not asked meanwhile: a question would be a cell.
+        # Ask the kernel nothing meanwhile: any request would count as a cell.
         gone = comes_true(lambda: not kernel.manager.is_alive(), 6)
         assert not gone
         wait_until(lambda: kernel.value("not ranks.client.outstanding"), 30, "the training")
@@ -54,7 +56,8 @@ def test_ranks_that_train_unwatched_are_not_parked():
 @pytest.mark.timeout(180)
 def test_ranks_are_not_parked_unless_a_teacher_says_so():
     """
-    At home nobody else needs the memory. A setting that is no number is told at once.
+    Without a setting no ranks are parked, since at home no other user needs the memory. A setting
+    that is no number raises BadInput at the start.
     """
     with running_kernel() as kernel:
         assert kernel.run(START).status == "ok"

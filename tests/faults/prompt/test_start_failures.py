@@ -1,5 +1,5 @@
 """
-Starts that cannot succeed: each says what is wrong, and nothing is left running or lying about.
+Tests of starts that cannot succeed: each names its cause, and leaves no process and no file.
 """
 
 import re
@@ -18,7 +18,7 @@ GONE_S = 5.0
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
     """
-    Give a kernel without ranks, whose runtime folders lie in a folder of their own.
+    Yield a kernel without ranks, with its own folders for runtime files and for IPython's profile.
     """
     mark = new_mark()
     runtime = tmp_path_factory.mktemp("runtime")
@@ -36,7 +36,8 @@ def kernel(tmp_path_factory):
 
 def refusal(kernel, call, **environment):
     """
-    Return the name and text of the error of a start, having seen that nothing is left of it.
+    Start ranks, assert that the start fails and leaves nothing, and return its error's name and
+    text.
     """
     before = kernel.value("dict(os.environ)")
     kernel.run(f"os.environ.update({environment!r})")
@@ -60,7 +61,7 @@ def nothing_is_left(kernel):
 
 def holds_no_more(kernel):
     """
-    Assert that a kernel has no descriptor and no thread that it had not at first.
+    Assert that a kernel has no more descriptors and threads than at the beginning of this module.
     """
     kernel.run("gc.collect()")
     wait_until(
@@ -95,14 +96,14 @@ def holds_no_more(kernel):
 )
 def test_start_refuses_bad_arguments(kernel, call, said):
     """
-    Before anything is started, so at once.
+    Wrong arguments raise BadInput with the allowed values, before any process is started.
     """
     assert refusal(kernel, call) == ("BadInput", said)
 
 
 def test_start_refuses_a_million_ranks(kernel):
     """
-    The number that would do depends on this machine; that one is named does not.
+    A million ranks are refused with a number that this machine can hold.
     """
     ename, said = refusal(kernel, "10**6")
     assert ename == "BadInput"
@@ -112,7 +113,8 @@ def test_start_refuses_a_million_ranks(kernel):
 
 def test_start_refuses_cuda_without_a_gpu(kernel):
     """
-    Seen only once torch is imported, so something has been started, and must be ended.
+    `device="cuda"` without a GPU is refused. The GPUs are counted only after torch is imported in a
+    new process, and that process ends, too.
     """
     assert refusal(kernel, "device='cuda'", CUDA_VISIBLE_DEVICES="") == (
         "BadInput",
@@ -123,7 +125,8 @@ def test_start_refuses_cuda_without_a_gpu(kernel):
 
 def test_start_with_a_runtime_folder_that_cannot_be(kernel, tmp_path):
     """
-    The variable names a file, so that this holds for root too.
+    A runtime folder that cannot be made is reported with its path. The variable names a file here,
+    because root could write to any folder.
     """
     file = tmp_path / "file"
     file.touch()
@@ -153,7 +156,8 @@ def test_start_with_a_runtime_folder_that_cannot_be(kernel, tmp_path):
 )
 def test_start_by_what_is_not_there(kernel, launcher, said):
     """
-    Most machines have neither.
+    A launcher whose command is missing names the command, and what to do: most machines have
+    neither Slurm nor MPI.
     """
     assert refusal(kernel, f"2, launcher={launcher!r}", PATH="/nowhere") == (
         "StartFailed",
@@ -164,7 +168,7 @@ def test_start_by_what_is_not_there(kernel, launcher, said):
 @pytest.mark.parametrize("launcher", ["auto", "spawn"])
 def test_start_with_a_torch_that_cannot_be_imported(kernel, tmp_path, launcher):
     """
-    A broken installation: torch's own words must reach the learner.
+    If torch cannot be imported, the learner sees torch's own error.
     """
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: cannot open it')")
     ename, said = refusal(kernel, f"2, launcher={launcher!r}", PYTHONPATH=str(tmp_path))
@@ -185,7 +189,8 @@ if "ddp_lessons.ranks.supervisor.child_main" in sys.orig_argv:
 
 def test_start_with_ranks_that_die_at_once(kernel, tmp_path):
     """
-    The supervisor is well and the ranks are not: their last words are shown, and nobody waits a minute.
+    If ranks die while they start and the supervisor lives, the start fails soon, with the last
+    lines that a rank printed.
     """
     (tmp_path / "sitecustomize.py").write_text(DIES)
     ename, said = refusal(kernel, "2, launcher='spawn'", PYTHONPATH=str(tmp_path))
@@ -198,7 +203,7 @@ def test_start_with_ranks_that_die_at_once(kernel, tmp_path):
 
 def test_start_that_takes_too_long(kernel):
     """
-    On a machine that hangs, the time limit ends it; what had been started by then ends as well.
+    A start that exceeds its time limit fails, and ends every process that it has started.
     """
     ename, said = refusal(kernel, "2, timeout_s=0.01")
     assert ename == "StartFailed"
@@ -209,10 +214,10 @@ def test_start_that_takes_too_long(kernel):
 @pytest.mark.parametrize("after_s", [0.05, 0.3, 0.6, 0.9, 1.2])
 def test_start_that_is_stopped(kernel, after_s):
     """
-    Stop while the ranks come up, at any moment: nothing is left, and the next start works.
+    Stop at any moment while ranks start leaves nothing, and the next start works.
     """
     result = kernel.run("ranks = start_ranks(2, device='cpu')", stop_after_s=(after_s,))
-    if result.status == "ok":  # it was faster than Stop
+    if result.status == "ok":  # the start was faster than Stop
         assert kernel.run("%px print(1)").text == "[0] 1\n[1] 1\n"
         kernel.run("ranks.stop()")
     else:
@@ -248,7 +253,8 @@ def stopped(*args, **kwargs):
 )
 def test_start_that_is_stopped_at_a_bad_moment(kernel, module, owner, name):
     """
-    As a thread comes up, a client connects, or all is done: moments that a busy machine makes long.
+    Stop leaves nothing even while a thread starts, a client connects, or the start has just ended:
+    moments that last long on a busy machine.
     """
     kernel.run(STOP_IN.format(module=module, owner=owner, name=name))
     result = kernel.run("ranks = start_ranks(2, device='cpu')")
@@ -259,7 +265,8 @@ def test_start_that_is_stopped_at_a_bad_moment(kernel, module, owner, name):
 
 def test_start_after_all_that(kernel):
     """
-    The kernel that has seen every failure starts ranks like a new one, and holds no more than one.
+    After all these failures the same kernel starts ranks, and holds no more descriptors and threads
+    than at first.
     """
     assert kernel.run("ranks = start_ranks(2, device='cpu')").status == "ok"
     assert kernel.run("%px print(1)").text == "[0] 1\n[1] 1\n"

@@ -1,5 +1,5 @@
 """
-Starting ranks from a notebook: the number asked for, numbered right, joined, and given back.
+Tests of starting ranks from a notebook: their number and numbering, their group, and their end.
 """
 
 import os
@@ -34,7 +34,7 @@ PIDS = "[ranks[r].apply_sync(getpid) for r in range(len(ranks))]"
 @pytest.fixture(scope="module")
 def kernel():
     """
-    Give a kernel for all tests of this file: each starts the ranks that it needs.
+    Yield one kernel for all tests of this module. Each test starts the ranks that it needs.
     """
     mark = new_mark()
     with running_kernel(**mark) as kernel:
@@ -55,7 +55,7 @@ def ok(kernel, cell):
 
 def ready_line(num_ranks):
     """
-    Return the line that says that ranks are ready, for start_ranks(num_ranks, device="cpu").
+    Return the line that start_ranks(num_ranks, device="cpu") prints once its ranks are ready.
     """
     import torch
 
@@ -71,7 +71,8 @@ def ready_line(num_ranks):
 
 def all_reduce_lines(num_ranks):
     """
-    Return what ALL_REDUCE prints: sums of 1 to num_ranks, in rank order.
+    Return the output of ALL_REDUCE: one line a rank in rank order, each with the sum of 1 to
+    num_ranks.
     """
     total = num_ranks * (num_ranks + 1) / 2
     threads = max(1, usable_cores() // num_ranks)
@@ -83,7 +84,8 @@ def all_reduce_lines(num_ranks):
 @pytest.mark.parametrize("cell", ["%%px\nprint(1)", "%px print(1)"])
 def test_px_without_ranks_says_what_to_do(cell):
     """
-    Nobody is told that a magic is missing who has restarted the kernel, or asked for too much.
+    Without ranks `%%px` and `%px` tell the learner to run start_ranks(), both in a new kernel and
+    after a refused start: IPython alone would say that the magic does not exist.
     """
     with running_kernel() as kernel:
         kernel.run("from ddp_lessons import predict")
@@ -99,7 +101,8 @@ def test_px_without_ranks_says_what_to_do(cell):
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
 def test_start_ranks_of_every_size(kernel, num_ranks):
     """
-    Engine r is rank r, always: every picture and every `--targets` of the course stands on it.
+    ipyparallel's engine r is always rank r, on which every `--targets` and every picture of the
+    course relies.
     """
     text = ok(kernel, f"ranks = start_ranks({num_ranks}, device='cpu')")
     assert text.splitlines()[-1] == ready_line(num_ranks)
@@ -113,10 +116,11 @@ def test_start_ranks_of_every_size(kernel, num_ranks):
 @pytest.mark.parametrize("name", ["short", "a, b: ü@c=%d", "long" * 25])
 def test_ranks_listen_on_no_port_where_the_runtime_folder_can_hold_sockets(name):
     """
-    Where it cannot, for its path is too long, they go by encrypted ports, and nobody is bothered.
+    The controller uses sockets in the runtime folder, and listens on no port. If the folder's path
+    is too long for sockets, it uses encrypted ports, without a message.
     """
     with (
-        tempfile.TemporaryDirectory() as short,  # tmp_path is as long as pytest likes
+        tempfile.TemporaryDirectory() as short,  # pytest's tmp_path may be too long for a socket
         running_kernel(DDP_LESSONS_RUNTIME_DIR=os.path.join(short, name)) as kernel,
     ):
         ok(kernel, "from ddp_lessons import start_ranks")
@@ -131,7 +135,8 @@ def test_ranks_listen_on_no_port_where_the_runtime_folder_can_hold_sockets(name)
 
 def test_start_ranks_twice_gives_the_running_ones(kernel):
     """
-    A learner runs the first cell again, for no reason; their variables must not go.
+    A second start_ranks with the same arguments returns the running ranks: a learner who runs the
+    first cell again must not lose variables.
     """
     ok(kernel, "ranks = start_ranks(2, device='cpu')\n%px x = 7")
     before = kernel.value(PIDS)
@@ -143,7 +148,8 @@ def test_start_ranks_twice_gives_the_running_ones(kernel):
 
 def test_start_ranks_with_other_arguments_restarts_them(kernel):
     """
-    It says so, because the variables of the ranks go with them.
+    start_ranks with other arguments ends the running ranks and starts new ones, and prints that
+    their variables are lost.
     """
     ok(kernel, "ranks = start_ranks(2, device='cpu')")
     before = kernel.value(PIDS)
@@ -158,7 +164,8 @@ def test_start_ranks_with_other_arguments_restarts_them(kernel):
 
 def test_start_ranks_again_after_a_death_makes_them_whole(kernel):
     """
-    The rank that takes the dead one's place must be in the group, or the next cell hangs or fails.
+    start_ranks after a death replaces the dead rank and regroups: without the regrouping the next
+    cell would hang or fail.
     """
     ok(kernel, "ranks = start_ranks(2, device='cpu')")
     ok(kernel, KILL_RANK_1)
@@ -169,7 +176,8 @@ def test_start_ranks_again_after_a_death_makes_them_whole(kernel):
 
 def test_ranks_join_again_whatever_interface_a_cell_has_named(kernel):
     """
-    Lesson 17 names some. A group that comes after a death uses the interface of the start.
+    Regrouping after a death uses the network interface of the start, though a cell has set another
+    one, as lesson 17 does.
     """
     ok(kernel, "ranks = start_ranks(2, device='cpu')")
     ok(kernel, "%%px\nimport os\nos.environ['GLOO_SOCKET_IFNAME'] = 'cable0'")
@@ -182,7 +190,8 @@ def test_ranks_join_again_whatever_interface_a_cell_has_named(kernel):
 
 def test_ranks_answer_after_a_join_that_failed(kernel):
     """
-    None waits for the group that did not come about: a view of them would hang.
+    After a regrouping that failed the ranks answer views, because no rank still waits for the
+    group; once the cause is repaired, the next cell regroups them.
     """
     ok(kernel, "ranks = start_ranks(3, device='cpu')")
     told = "get_ipython().agent.group_variables['GLOO_SOCKET_IFNAME'] = 'cable0'"
@@ -203,7 +212,8 @@ def test_ranks_answer_after_a_join_that_failed(kernel):
 )
 def test_start_ranks_with_bad_arguments_leaves_the_running_ones(kernel, call):
     """
-    A slip in the first cell must not cost an hour of training.
+    start_ranks with wrong arguments leaves the running ranks and their variables alone: a typing
+    error must not cost an hour of training.
     """
     ok(kernel, "ranks = start_ranks(2, device='cpu')\n%px x = 7")
     result = kernel.run(f"start_ranks({call})")
@@ -213,7 +223,8 @@ def test_start_ranks_with_bad_arguments_leaves_the_running_ones(kernel, call):
 
 def test_start_ranks_in_a_with_statement(kernel):
     """
-    A block that fails ends its ranks too; a cell that is run on them later says that they are gone.
+    The end of a `with` block ends its ranks, even if the block raises. A later cell reports that
+    they are gone.
     """
     text = ok(
         kernel, "with start_ranks(2, device='cpu', join=False) as ranks:\n    print(len(ranks))"
@@ -233,7 +244,8 @@ def test_start_ranks_in_a_with_statement(kernel):
 
 def test_start_ranks_without_joining(kernel):
     """
-    Lesson 01 makes the group by hand; all that it needs is there.
+    With join=False ranks start without a group, and a cell can make it by `init_process_group`, as
+    lesson 01 does.
     """
     text = ok(kernel, "ranks = start_ranks(3, device='cpu', join=False)")
     assert text.splitlines()[-1] == ready_line(3) + ", not joined to a group"
@@ -250,7 +262,8 @@ def test_start_ranks_without_joining(kernel):
 
 def test_start_ranks_with_fresh_interpreters(kernel):
     """
-    What macOS gets, where forking is not safe: slower, otherwise the same, a replacement included.
+    Spawned ranks behave like forked ones, and a dead one is replaced. macOS uses them, because
+    forking is not safe there.
     """
     text = ok(kernel, "ranks = start_ranks(2, device='cpu', launcher='spawn')")
     assert text.splitlines()[-1] == ready_line(2)
@@ -267,7 +280,8 @@ def test_start_ranks_with_fresh_interpreters(kernel):
 
 def test_start_ranks_by_ipyparallels_own_launcher(kernel):
     """
-    No supervisor keeps these, as none keeps those of Slurm: guarded all the same, and ended by stop.
+    Ranks that ipyparallel's own launcher starts have no supervisor, like those under Slurm: a fault
+    is still explained, and stop() ends them.
     """
     text = ok(kernel, "ranks = start_ranks(2, device='cpu', launcher='local')")
     assert text.splitlines()[-1] == ready_line(2)
@@ -291,7 +305,8 @@ print(ranks.view.apply_sync(os.getenv, "RANK"))
 @pytest.mark.parametrize("end", ["", "raise SystemExit(3)\n", "1 / 0\n"])
 def test_start_ranks_in_a_script(end):
     """
-    Without IPython there is no %%px, but views work; ranks end with the script, however it ends.
+    In a script, without IPython, views of ranks work, and the ranks end with the script, however it
+    ends.
     """
     mark = new_mark()
     done = subprocess.run(
@@ -307,7 +322,8 @@ def test_start_ranks_in_a_script(end):
 
 def test_ranks_share_no_session_of_the_system():
     """
-    Linux shares out cores by session first; ranks in one wake each other late.
+    Each rank has its own system session: Linux distributes cores by session first, so ranks that
+    share a session would wake each other late.
     """
     with running_kernel() as kernel:
         start = "from ddp_lessons.ranks import start_ranks\nranks = start_ranks(3, device='cpu')"

@@ -1,7 +1,8 @@
 """
-Ranks that are kept from the cores, in a real kernel: SIGSTOP takes all turns from a rank, and the
-kernel is made to take a stopped thread for one that wants a core. So what a crowded machine does
-now and then happens here every time.
+Tests of ranks that get no core, in a real kernel.
+
+SIGSTOP takes all turns from a rank, and the kernel is changed to count a stopped thread as one that
+waits for a core. So each test produces at once the load that a crowded machine has now and then.
 """
 
 import pytest
@@ -27,7 +28,7 @@ ALL_WELL = [f"[{rank}] [4.0, 4.0, 4.0] {100 + rank}" for rank in range(4)]
 @pytest.fixture(scope="module")
 def kernel():
     """
-    A kernel with four ranks and a way to starve them.
+    Yield a kernel with four ranks and a function `starve`.
     """
     with running_kernel() as kernel:
         start = "from ddp_lessons import start_ranks\nranks = start_ranks(4, device='cpu')"
@@ -43,7 +44,7 @@ def _prepared(kernel):
 
 def all_is_well(kernel):
     """
-    Hold all four ranks to their variables and to the next collective.
+    Assert that all four ranks have kept their variables, and that the next collective works.
     """
     result = kernel.run(ALL_REDUCE)
     assert result.status == "ok", result
@@ -52,7 +53,7 @@ def all_is_well(kernel):
 
 def test_starved_rank_is_not_lost_after_a_fault(kernel):
     """
-    Rank 2 raises; rank 1 has had no turn for seconds, neither its agent nor its main thread.
+    A rank that had no turn for seconds while another rank raised is waited for, and not replaced.
     """
     kernel.run("starve(1, 6.0)")
     result = kernel.run(
@@ -60,13 +61,14 @@ def test_starved_rank_is_not_lost_after_a_fault(kernel):
     )
     assert result.evalue.startswith("rank 2 raised ValueError: bad shard at line 2: "), result
     assert "new rank" not in result.evalue.lower()
-    assert result.seconds > 3.0  # it was waited for
+    assert result.seconds > 3.0  # the kernel waited for rank 1
     all_is_well(kernel)
 
 
 def test_starved_rank_may_still_raise_what_the_others_raised(kernel):
     """
-    All four make the same mistake, and rank 3 gets there late: it is no victim of the others.
+    If all ranks raise the same error, a late rank is listed with the others: it is no collateral of
+    their errors.
     """
     kernel.run("starve(3, 3.0)")
     result = kernel.run("%%px\nsurely_not_defined")
@@ -76,7 +78,8 @@ def test_starved_rank_may_still_raise_what_the_others_raised(kernel):
 
 def test_starved_rank_is_in_no_deadlock(kernel):
     """
-    Three ranks wait for one that is slow. They have waited long enough to be called deadlocked.
+    Ranks that wait for a starved rank are no deadlock, though they wait longer than ranks in a real
+    one.
     """
     kernel.run("starve(0, 4.0)")
     result = kernel.run("%%px\ndist.all_reduce(t)\nprint('through')")
@@ -86,7 +89,8 @@ def test_starved_rank_is_in_no_deadlock(kernel):
 
 def test_starved_rank_is_waited_for_when_all_join(kernel):
     """
-    A join waits for the slowest, here for longer than any limit of seconds that it ever had.
+    A regrouping waits for a rank that is starved for 7 s, longer than any fixed time limit that it
+    ever had.
     """
     kernel.run("starve(2, 7.0)")
     result = kernel.run("ranks.regroup()")
@@ -97,7 +101,7 @@ def test_starved_rank_is_waited_for_when_all_join(kernel):
 
 def test_starved_rank_is_stopped_by_name(kernel):
     """
-    Stop asks each rank where it is, and waits for one that could not say it yet.
+    The message of Stop names the line of every rank: Stop waits for the snapshot of a starved one.
     """
     kernel.run("threading.Timer(1.5, starve, (1, 4.0)).start()")
     result = kernel.run("%%px\ntime.sleep(60)", stop_after_s=(2.5,))
@@ -107,7 +111,8 @@ def test_starved_rank_is_stopped_by_name(kernel):
 
 def test_engine_threads_of_a_forked_rank_are_known_and_the_main_thread_is_not_one(kernel):
     """
-    A thread of the learner's takes over the main thread's name: it must not pass for an engine's.
+    In a forked rank the agent and engine threads have names by which they are known, and the main
+    thread has another: threads of the learner inherit its name, and must not count as the engine's.
     """
     said = kernel.run(
         "%%px\nfrom pathlib import Path\ntasks = Path('/proc/self/task')\n"
@@ -120,7 +125,8 @@ def test_engine_threads_of_a_forked_rank_are_known_and_the_main_thread_is_not_on
 
 def test_join_that_was_stopped_is_done_by_the_next_cell(kernel):
     """
-    Stop in the middle of a join leaves half a group; the next cell mends that before it runs.
+    A Stop during a regrouping leaves an incomplete group, and the next cell regroups before it
+    runs.
     """
     kernel.run("starve(1, 3.0)")
     assert kernel.run("ranks.regroup()", stop_after_s=(1.0,)).ename == "KeyboardInterrupt"
@@ -131,7 +137,7 @@ def test_join_that_was_stopped_is_done_by_the_next_cell(kernel):
 
 def test_rank_that_we_end_is_told_as_ended_by_us(kernel):
     """
-    No talk of memory that has run out when it was us who gave the rank up.
+    If the kernel had to end a rank, the message says so, and does not suggest that memory ran out.
     """
     result = kernel.run(
         "%%px\nif rank == 3:\n    sleep = ctypes.PyDLL(None).sleep\n    while sleep(60):\n"

@@ -1,8 +1,9 @@
 """
-The step after a fault: what a model had under way when its group ended must not come back.
+Tests of the training step after a fault: messages that a model had under way must not come back.
 
-A step of every model of ours that keeps messages under way is broken off on ranks, in ways that
-leave some of them with messages, and some without. Then all ranks train on with the same model.
+Four models of the course send messages in the background. Each fault breaks off a training step, so
+that some ranks have messages under way and others have none. Then all ranks continue to train with
+the same model.
 """
 
 import pytest
@@ -75,15 +76,15 @@ train()""",
 }
 UNDER_WAY = ("sharded optimizer", "one raises at the end of backward")
 """
-The others have made their step, and what they send each other stays under way until the next
-forward. That it did not come is told there, once.
+The model and fault in which the other ranks finish their step: their messages stay under way until
+the next forward, which reports once that they did not arrive.
 """
 
 
 @pytest.fixture(scope="module")
 def kernel():
     """
-    A kernel with ranks; the faults happen to it one after another, as in a lesson.
+    Yield a kernel with three ranks, on which the faults happen one after another, as in a lesson.
     """
     with running_kernel() as kernel:
         for cell in ("from ddp_lessons import start_ranks\nranks = start_ranks(3)", PREPARE):
@@ -96,7 +97,8 @@ def kernel():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_trains_on_after_a_fault(kernel, name, fault):
     """
-    The next cell trains, and the one after it; the error of the broken step does not come again.
+    After a broken step two more steps run and reduce the loss: the error of the broken step does
+    not come again.
     """
     result = kernel.run(f"%%px\nhook = None\nmake({name!r})\ntrain()")
     assert result.status == "ok", result

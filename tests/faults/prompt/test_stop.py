@@ -1,5 +1,5 @@
 """
-Stop when a cell is over but for its last words, in a real kernel.
+Tests of Stop at the very end of a cell, while its message or its reply is sent, in a real kernel.
 """
 
 import signal
@@ -51,7 +51,7 @@ LATE = {
 @pytest.fixture(scope="module")
 def kernel():
     """
-    A kernel with two ranks.
+    Yield a kernel with two ranks.
     """
     with running_kernel() as kernel:
         assert kernel.run("from ddp_lessons import start_ranks\nranks = start_ranks(2)").status
@@ -60,9 +60,14 @@ def kernel():
 
 def press_in(kernel, owner, name):
     """
-    Have Stop pressed before and after a call that comes when the next cell of the ranks is over.
+    Make the kernel send itself SIGINT before and after a call that follows the next `%%px` cell.
 
-    All this lives in names of its own: what is in the learner's is the learner's code.
+    The code runs in its own namespace, because code in the user's namespace counts as the
+    learner's.
+
+    Args:
+        kernel: The kernel.
+        owner, name: The object and the attribute of the function to wrap.
     """
     hooks = PRESS_IN.format(owner=owner, name=name)
     assert kernel.run(f"hooks = {{}}\nexec({hooks!r}, hooks)").status == "ok"
@@ -71,7 +76,8 @@ def press_in(kernel, owner, name):
 @pytest.mark.parametrize(("owner", "name"), LATE.values(), ids=LATE)
 def test_stop_that_comes_late_loses_no_message_and_no_reply(kernel, owner, name):
     """
-    Without its reply, a cell would stay `[*]` for ever.
+    A late SIGINT loses neither the cell's message nor its reply: a cell without a reply would stay
+    `[*]` for ever.
     """
     press_in(kernel, owner, name)
     result = kernel.run("%%px\nimport time\ntime.sleep(60)", stop_after_s=(1.0,))
@@ -82,7 +88,8 @@ def test_stop_that_comes_late_loses_no_message_and_no_reply(kernel, owner, name)
 
 def test_stop_on_the_way_out_of_the_magic_loses_no_message(kernel):
     """
-    There the learner's code is at work, but has not gone on.
+    A SIGINT while the magic returns does not replace the cell's error: the learner's code is on the
+    stack then, but has not gone on.
     """
     hooks = """
 from IPython.core.interactiveshell import InteractiveShell
@@ -105,7 +112,8 @@ InteractiveShell.run_cell_magic = run_cell_magic
 
 def test_stop_ends_what_the_learner_does_after_a_cell_of_the_ranks(kernel):
     """
-    Stop is ignored where it would do harm only; a loop of the learner's own must end.
+    Stop ends a loop of the learner's own after a cell of the ranks: the kernel ignores SIGINT only
+    until the learner's code goes on.
     """
     result = kernel.run(
         "try:\n    get_ipython().run_cell_magic('px', '', 'assert 0')\n"
@@ -120,7 +128,8 @@ def test_stop_ends_what_the_learner_does_after_a_cell_of_the_ranks(kernel):
 
 def test_stop_outside_of_a_kernel_is_left_as_it_was():
     """
-    Nobody sets handlers anew in a script.
+    Outside of a kernel StopButton restores the previous handler of SIGINT, because no ipykernel
+    would set it again.
     """
     before = signal.getsignal(signal.SIGINT)
     presses = []

@@ -1,5 +1,5 @@
 """
-A notebook is built whole and by the rules, or it is left alone.
+Tests of `build`: a notebook is built completely and by the rules, or the old one stays.
 """
 
 import subprocess
@@ -23,7 +23,7 @@ RUN = 'tags=["run"]\nprint(41)'
 
 def text_with(source):
     """
-    Return the lesson with another source in its first run cell, the seventh of all.
+    Return the toy lesson's text with more source in its first run cell, the seventh of all cells.
     """
     assert RUN in TEXT
     return TEXT.replace(RUN, f'tags=["run"]\n{source}\nprint(41)', 1)
@@ -35,7 +35,8 @@ def no_kernel(*arguments):
 
 def test_build_twice_gives_the_same_bytes(tmp_path, monkeypatch):
     """
-    A rebuild that changes nothing must leave nothing to review, in any user's shell.
+    Two builds give the same bytes, in any user's shell: a rebuild without changes must leave
+    nothing to review.
     """
     source = (
         "import os, sys, matplotlib\n"
@@ -64,7 +65,8 @@ def test_build_twice_gives_the_same_bytes(tmp_path, monkeypatch):
 
 def test_build_refuses_an_unexpected_error(tmp_path, capfd):
     """
-    The cell, its role and the rule are named, the traceback is shown, the old notebook stays.
+    An unexpected error is refused with its cell, role and rule, the traceback is shown, and the old
+    notebook stays.
     """
     place = make_course(tmp_path, text_with("x[0]"))
     place.notebook.write_text("the old one")
@@ -80,7 +82,7 @@ def test_build_refuses_an_unexpected_error(tmp_path, capfd):
 
 def test_build_refuses_by_the_outputs(tmp_path):
     """
-    What only a run can tell is refused after it, all of it at once.
+    Faults that only a run shows are refused after it, all at once.
     """
     place = make_course(tmp_path, text_with("import sys\nprint(1 / 3, file=sys.stderr)"))
     with pytest.raises(NotebookRefused) as refused:
@@ -93,7 +95,7 @@ def test_build_refuses_by_the_outputs(tmp_path):
 
 def test_build_refuses_by_the_source_before_it_runs(tmp_path, monkeypatch):
     """
-    A line too long must not cost a minute of waiting.
+    A fault in the source is refused before any cell runs: a typing error must not cost a minute.
     """
     monkeypatch.setattr(building, "run_owned", no_kernel)
     place = make_course(tmp_path, text_with("y = 3;") + ";")
@@ -103,7 +105,7 @@ def test_build_refuses_by_the_source_before_it_runs(tmp_path, monkeypatch):
 
 def test_build_names_the_cell_that_killed_its_kernel(tmp_path):
     """
-    It says nothing itself.
+    A cell that kills its kernel is named, though the kernel cannot report it.
     """
     place = make_course(tmp_path, text_with("import os; os.kill(os.getpid(), 9)"))
     with pytest.raises(NotebookRefused, match=r"^00_toy\.ipynb, cell 7 \(run\), dead-kernel: "):
@@ -113,7 +115,8 @@ def test_build_names_the_cell_that_killed_its_kernel(tmp_path):
 
 def test_build_names_the_cell_that_never_ended(tmp_path):
     """
-    A cell before it that is late, on a crowded machine, is named by right.
+    A cell that never ends is named. On a busy machine an earlier cell may exceed a short limit
+    first, so the test tries longer limits.
     """
     place = make_course(tmp_path, text_with("import time; time.sleep(600)"))
     for limit_s in GROWING_S:
@@ -127,7 +130,7 @@ def test_build_names_the_cell_that_never_ended(tmp_path):
 
 def test_build_names_the_cell_at_the_deadline(tmp_path, monkeypatch):
     """
-    The owner ends the whole run; what the run noted last is the cell.
+    At the deadline the whole run is ended, and the cell that it noted last is named.
     """
 
     def run_out_of_time(command, **options):
@@ -141,7 +144,7 @@ def test_build_names_the_cell_at_the_deadline(tmp_path, monkeypatch):
 
 def test_build_exercise_without_a_rhythm(tmp_path):
     """
-    A solution is built by the same command into its own folder, and the learner's gap beside it.
+    An exercise is built into two notebooks: the solved one, and the starter with a gap.
     """
     text = """\
 # %% [markdown]
@@ -162,7 +165,7 @@ print("ok: solved")
 
 def test_main_statuses(tmp_path, monkeypatch, capsys):
     """
-    A script can tell done from refused from misused.
+    The exit status distinguishes a refused notebook (1) from a wrong use of the command (2).
     """
     monkeypatch.setattr(building, "run_owned", no_kernel)
     root = f"--root={tmp_path}"
@@ -176,7 +179,8 @@ def test_main_statuses(tmp_path, monkeypatch, capsys):
 
 def test_module_has_help(capsys):
     """
-    The maintainers' commands explain themselves, and no learner's list of commands shows them.
+    The maintainers' commands have help texts, and the learners' list of commands does not show
+    them.
     """
     command = [sys.executable, "-m", "ddp_lessons.course", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -1,5 +1,5 @@
 """
-The learner's exercises from the terminal: checked anew, never overwritten, never lost.
+Tests of the terminal commands for exercises: they are run again, and answers are never lost.
 """
 
 import json
@@ -29,7 +29,7 @@ PLACE = exercises.find_exercise("00", ROOT)
 @pytest.fixture(autouse=True)
 def state_folder(tmp_path, monkeypatch):
     """
-    A state folder of the test's own.
+    Set a state folder for this test only.
     """
     monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path / "state"))
 
@@ -37,7 +37,7 @@ def state_folder(tmp_path, monkeypatch):
 @pytest.fixture
 def mine(tmp_path):
     """
-    A learner's folder, with a blank and nothing else of the course near it.
+    Return a learner's folder with one starter, and no other file of the course in or above it.
     """
     folder = tmp_path / "my exercises"
     folder.mkdir()
@@ -64,7 +64,7 @@ def edit(path, old, new):
 
 def solve(folder):
     """
-    Write the solution into the blank, as a learner does.
+    Replace the gap by the solution, as a learner does.
     """
     old = 'raise NotImplementedError("Task 00.1 is still blank")'
     new = "return items[dist.get_rank() :: dist.get_world_size()]"
@@ -73,7 +73,7 @@ def solve(folder):
 
 def test_check_says_what_is_open_and_gives_the_hint(mine):
     """
-    Who runs the check before writing anything learns what to do.
+    `check` on an unchanged starter says which task is open, and prints the first hint.
     """
     shown = invoke("check", "00", "--folder", mine)
     assert shown.exit_code == 1
@@ -84,7 +84,8 @@ def test_check_says_what_is_open_and_gives_the_hint(mine):
 
 def test_check_passes_a_solved_notebook_that_was_copied_elsewhere(mine):
     """
-    The notebook needs the package and nothing beside it. What was solved is remembered.
+    A solved notebook passes in any folder, because it needs only the package, and the progress is
+    stored.
     """
     solve(mine)
     shown = invoke("check", "00_ranks", "--folder", mine)
@@ -95,7 +96,7 @@ def test_check_passes_a_solved_notebook_that_was_copied_elsewhere(mine):
 
 def test_check_counts_no_stored_output(mine):
     """
-    A notebook that was saved with a forged ok line is run again like any other.
+    A forged output does not count: the notebook is run again.
     """
     path = mine / "00_ranks.ipynb"
     notebook = nbformat.read(path, as_version=4)
@@ -110,7 +111,7 @@ def test_check_counts_no_stored_output(mine):
 
 def test_check_refuses_a_notebook_whose_check_was_changed(mine):
     """
-    A cell that does not check proves nothing.
+    A notebook whose check cell was changed is refused: it would prove nothing.
     """
     solve(mine)
     edit(mine / "00_ranks.ipynb", "check.my_items()", 'print("ok: 00.1 my_items")')
@@ -122,7 +123,7 @@ def test_check_refuses_a_notebook_whose_check_was_changed(mine):
 @pytest.mark.parametrize("tag", ["nbval-skip", "raises-exception"])
 def test_check_refuses_a_check_that_need_not_hold(mine, monkeypatch, tag):
     """
-    nbval lets a cell with such a tag pass, whatever it raises.
+    A check cell with a tag that lets any error pass in nbval is refused.
     """
     path = mine / "00_ranks.ipynb"
     notebook = nbformat.read(path, as_version=4)
@@ -137,7 +138,8 @@ def test_check_refuses_a_check_that_need_not_hold(mine, monkeypatch, tag):
 
 def test_a_check_that_nbval_excuses_is_open(mine, monkeypatch):
     """
-    Once a cell has taken too long, nbval writes "skipped" of those below it that fail.
+    A check that nbval reports as skipped counts as open: after a cell timeout nbval reports failing
+    cells below it as skipped.
     """
 
     def write_report(command, **options):
@@ -158,7 +160,8 @@ def test_a_check_that_nbval_excuses_is_open(mine, monkeypatch):
 
 def test_pytest_alone_tells_a_blank_from_a_solution(mine):
     """
-    This is what a teacher's CI job calls.
+    pytest with nbval alone fails on a starter and passes on a solution, as a teacher's CI job calls
+    it.
     """
     command = [sys.executable, "-P", "-m", "pytest", "--nbval", "-q", "-p", "no:cacheprovider"]
     command += ["-c", "/dev/null", "--rootdir", str(mine), "00_ranks.ipynb"]
@@ -169,7 +172,8 @@ def test_pytest_alone_tells_a_blank_from_a_solution(mine):
 
 def test_pytest_with_nbval_alone_reads_exercises_of_a_clone():
     """
-    Our own tests need more plugins than the course does, and pytest reads their options there.
+    pytest with nbval alone can collect exercises in a clone, where pytest also reads our
+    configuration with options of plugins that learners do not have.
     """
     command = [sys.executable, "-m", "pytest", "-p", "no:timeout", "-p", "no:xdist", "--nbval"]
     command += ["--collect-only", "-q", "-p", "no:cacheprovider", "exercises/00_ranks.ipynb"]
@@ -178,7 +182,7 @@ def test_pytest_with_nbval_alone_reads_exercises_of_a_clone():
 
 def test_check_names_the_exercises_that_there_are():
     """
-    A typing mistake is answered in one line.
+    An unknown exercise is answered with the list of known ones.
     """
     shown = invoke("check", "99")
     assert shown.exit_code == 1
@@ -187,7 +191,7 @@ def test_check_names_the_exercises_that_there_are():
 
 def test_check_needs_the_notebook_in_the_folder_that_was_named(tmp_path):
     """
-    Somebody who named a folder means no other.
+    `check --folder` looks into the named folder only, and suggests `ddp-lessons copy`.
     """
     shown = invoke("check", "00", "--folder", tmp_path)
     assert shown.exit_code == 1
@@ -196,7 +200,7 @@ def test_check_needs_the_notebook_in_the_folder_that_was_named(tmp_path):
 
 def test_check_and_reset_find_a_learners_copy_of_the_course(tmp_path, monkeypatch):
     """
-    Whoever stands in the folder that `lab` opened, or in one below it, names no folder.
+    In the learner's copy of the course, or in a folder below it, the commands need no `--folder`.
     """
     course = tmp_path / "mine"
     assert invoke("copy", course).exit_code == 0
@@ -211,7 +215,7 @@ def test_check_and_reset_find_a_learners_copy_of_the_course(tmp_path, monkeypatc
 
 def test_check_refuses_what_is_no_notebook(mine):
     """
-    A file that was cut off is told so, with the way out.
+    A damaged notebook file is reported as such, with the command that brings a new one.
     """
     (mine / "00_ranks.ipynb").write_text("{")
     shown = invoke("check", "00", "--folder", mine)
@@ -222,7 +226,7 @@ def test_check_refuses_what_is_no_notebook(mine):
 
 def test_check_takes_the_line_ends_of_other_systems(mine):
     """
-    A cell that checks is not changed by them.
+    Line ends of Windows do not make a check cell count as changed.
     """
     solve(mine)
     path = mine / "00_ranks.ipynb"
@@ -237,7 +241,8 @@ def test_check_takes_the_line_ends_of_other_systems(mine):
 @pytest.mark.parametrize("name", ["link", "replace"])
 def test_reset_in_somebody_else_s_folder_is_refused_in_one_line(mine, monkeypatch, name):
     """
-    The course of a shared folder belongs to root, and a learner got a traceback.
+    `reset` in a folder that the learner cannot write, such as a shared course of root's, prints one
+    line and no traceback.
     """
 
     def refuse(*_):
@@ -257,7 +262,7 @@ def test_reset_in_somebody_else_s_folder_is_refused_in_one_line(mine, monkeypatc
 
 def test_reset_brings_the_blank_back_and_keeps_the_answer(mine):
     """
-    Also twice in a row: each answer has a file of its own.
+    `reset` restores the starter and saves the answer, each time in a new file.
     """
     path, answers = mine / "00_ranks.ipynb", []
     for number in (1, 2):
@@ -269,13 +274,13 @@ def test_reset_brings_the_blank_back_and_keeps_the_answer(mine):
         assert read_notebook(path).cells == read_notebook(PLACE.blank).cells
     kept = [(mine / f"00_ranks.kept-{number}.ipynb").read_bytes() for number in (1, 2)]
     assert kept == answers
-    shown = invoke("reset", "00", "--folder", mine)  # there is nothing to keep
+    shown = invoke("reset", "00", "--folder", mine)  # the notebook has no answer to save
     assert shown.output.startswith(f"{path} is blank again\nif it is open in JupyterLab: ")
 
 
 def test_solution_asks_first():
     """
-    Nobody wants to see it by a slip of the finger.
+    `solution` asks before it shows the solution, so that a typing error does not reveal it.
     """
     refused = invoke("solution", "00.1", input="n\n")
     assert "get_world_size" not in refused.output
@@ -285,11 +290,12 @@ def test_solution_asks_first():
 
 def test_hints_come_one_at_a_time_and_the_last_one_stays():
     """
-    From the concept to the key line.
+    `hint` shows one more hint at each call, from the concept to the key line, and then repeats the
+    last one.
     """
     hints = find_task("00.1").hints
     for number, expected in enumerate([*hints, hints[-1]], start=1):
-        shown = invoke("hint", "0.1").output  # as one says it
+        shown = invoke("hint", "0.1").output  # without leading zero, as people say it
         assert f"Hint {min(number, len(hints))} of {len(hints)}: {expected}" in shown
     assert "That was the last one." in shown
     assert invoke("hint", "99.9").exit_code == 1
@@ -297,7 +303,8 @@ def test_hints_come_one_at_a_time_and_the_last_one_stays():
 
 def test_a_learners_edit_survives_an_update_by_git(tmp_path):
     """
-    Git keeps an edited notebook when the update is about others, and refuses before it overwrites.
+    `git pull` keeps an edited notebook if the update changes others, and refuses to overwrite it
+    otherwise.
     """
     course, clone = tmp_path / "course", tmp_path / "clone"
     course.mkdir()
@@ -333,7 +340,8 @@ def _note_many(number):
 
 def test_progress_loses_nothing_between_two_writers():
     """
-    Two kernels may check at once.
+    Two processes that note checks at the same time lose none, because two kernels may check at
+    once.
     """
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_note_many, args=(50,)) for _ in range(2)]
@@ -347,7 +355,7 @@ def test_progress_loses_nothing_between_two_writers():
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2, "tasks": 3}'])
 def test_progress_with_a_damaged_file_begins_anew(text):
     """
-    A file that was cut off must not stop a check.
+    A damaged progress file does not stop a check: progress begins again.
     """
     notes.state_file().parent.mkdir(parents=True)
     notes.state_file().write_text(text)
@@ -358,7 +366,7 @@ def test_progress_with_a_damaged_file_begins_anew(text):
 
 def test_place_of_an_unknown_exercise_is_refused():
     """
-    The message names those that there are.
+    find_exercise refuses an unknown exercise, and names the known ones.
     """
     with pytest.raises(BadInput, match="expected one of 00_ranks"):
         exercises.find_exercise("nope", ROOT)

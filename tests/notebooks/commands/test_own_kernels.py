@@ -1,5 +1,5 @@
 """
-Kernels that run notebooks for us listen on sockets in a folder of their own, and on no port.
+Tests that kernels of `build` and `verify` use sockets in a private folder, and listen on no port.
 """
 
 import os
@@ -34,12 +34,13 @@ def ports_of(manager):
 
 def test_a_kernel_listens_in_a_private_folder():
     """
-    A port that was free when it was chosen may be taken when the kernel binds it.
+    A kernel listens in a private folder, which is emptied at its end. A TCP port could be taken by
+    another program between its choice and the kernel's bind.
     """
     manager, client = start_kernel()
     folder = os.path.dirname(manager.connection_file)
     assert client.execute_interactive("1 + 1", timeout=HANGS_AFTER_S)["content"]["status"] == "ok"
-    assert len(ports_of(manager)) <= 1  # the debugger's: it is chosen and bound at once
+    assert len(ports_of(manager)) <= 1  # the debugger's, chosen and bound in one step
     assert os.stat(folder).st_mode & 0o777 == 0o700
     client.stop_channels()
     manager.shutdown_kernel(now=True)
@@ -48,7 +49,7 @@ def test_a_kernel_listens_in_a_private_folder():
 
 def test_the_folder_goes_with_the_manager():
     """
-    Thirty notebooks leave nothing behind.
+    The folder is removed with its kernel manager, so that many notebooks leave nothing behind.
     """
     source = """
 from ddp_lessons.course.building.kernels import KernelOnSockets
@@ -63,7 +64,7 @@ print(KernelOnSockets().connection_file)
 
 def test_a_kernel_has_ports_where_a_folder_cannot_hold_sockets(tmp_path, monkeypatch):
     """
-    Some have their temporary folder far down.
+    A kernel uses ports if the path of the temporary folder is too long for sockets.
     """
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
@@ -77,7 +78,7 @@ def test_a_kernel_has_ports_where_a_folder_cannot_hold_sockets(tmp_path, monkeyp
 
 def test_notebooks_are_built_and_compared_without_ports(tmp_path):
     """
-    nbval has no setting for it.
+    `build` and `verify` run their kernels without ports, though nbval has no setting for it.
     """
     place = make_course(tmp_path, TEXT.replace("print(41)\n", TELLS + "print(41)\n"))
     build(place)

@@ -1,5 +1,5 @@
 """
-What learners have handed in: found, checked apart and at once, and told to other programs.
+Tests of submissions: they are found, checked in separate processes, and written into reports.
 """
 
 import csv
@@ -33,14 +33,19 @@ RIGHT = "return items[dist.get_rank() :: dist.get_world_size()]"
 @pytest.fixture(autouse=True)
 def state_folder(tmp_path, monkeypatch):
     """
-    A state folder of the test's own.
+    Set a state folder for this test only.
     """
     monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path / "state"))
 
 
 def hand_in(folder, answer=None, where="."):
     """
-    Put an exercise into a folder as a learner does.
+    Write an exercise into a folder, as a learner hands it in, and return its path.
+
+    Args:
+        folder: The learner's folder.
+        answer: Source in place of the gap; without it the gap stays.
+        where: The folder below `folder` for the notebook.
     """
     path = folder / where / PLACE.blank.name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +58,7 @@ def hand_in(folder, answer=None, where="."):
 
 def found_in(folder, stem=None):
     """
-    Return (learner, path below the folder) of what was handed in.
+    Return (learner, path relative to the folder) of each submission.
     """
     return [
         (one.learner, one.path.relative_to(folder).as_posix())
@@ -63,7 +68,8 @@ def found_in(folder, stem=None):
 
 def test_a_folder_for_each_learner(tmp_path):
     """
-    As a forge or a course system gives them, each with a shape of its own.
+    In a folder with one folder for each learner, as a forge or a course system exports it, each
+    learner's exercise is found wherever it lies.
     """
     hand_in(tmp_path / "ada")
     hand_in(tmp_path / "bo", where="my-course/exercises")
@@ -82,7 +88,8 @@ def test_a_folder_for_each_learner(tmp_path):
 
 def test_a_folder_of_one_learner(tmp_path):
     """
-    As a job of CI has it checked out: the course itself, or the exercises alone.
+    A folder of one learner, as a CI job checks it out, is found with the whole course or with the
+    exercises only.
     """
     hand_in(tmp_path / "one")
     hand_in(tmp_path / "two", where="exercises")
@@ -94,7 +101,7 @@ def test_a_folder_of_one_learner(tmp_path):
 
 def test_a_folder_with_nothing_in_it_is_told(tmp_path):
     """
-    A typing mistake is no class that has handed in nothing.
+    A folder without submissions raises BadInput, because its name was probably mistyped.
     """
     with pytest.raises(BadInput, match=r"^Nothing was handed in: expected .* \(got "):
         submissions.find(tmp_path)
@@ -103,10 +110,11 @@ def test_a_folder_with_nothing_in_it_is_told(tmp_path):
         submissions.find(tmp_path, "02")
 
 
-@pytest.mark.timeout(1200)  # five notebooks, each with 240 s of its own
+@pytest.mark.timeout(1200)  # five notebooks, each with a limit of 240 s
 def test_submissions_are_checked_apart_and_told(tmp_path):
     """
-    A right answer, a blank, a wrong one, one that is no notebook, and one that takes all memory.
+    Each submission is checked in its own process with its own result: a right answer, a gap, a
+    wrong answer, too much memory, and a file that is no notebook.
     """
     room = tmp_path / "room"
     hand_in(room / "ada", RIGHT)
@@ -130,7 +138,7 @@ def test_submissions_are_checked_apart_and_told(tmp_path):
     assert told["di"].mistake == "too-much-memory"
     assert "2000 MiB at most is expected" in told["di"].told
     assert told["ed"].mistake == "unreadable"
-    # What was handed in is as it was, and the teacher's own progress is not touched.
+    # The submissions are unchanged, and so is the teacher's own progress.
     assert (room / "di" / PLACE.blank.name).read_bytes() == before
     assert [path.name for path in (room / "cy").iterdir()] == [PLACE.blank.name]
     assert not (tmp_path / "state").exists()
@@ -142,7 +150,8 @@ def test_submissions_are_checked_apart_and_told(tmp_path):
 
 def test_a_submission_cannot_forge_what_is_noted(tmp_path):
     """
-    Its code may write the notes. Whether a task is solved, the check's own run says.
+    A submission that writes a progress file does not count as solved: only the result of its check
+    counts.
     """
     forge = (
         "import json, os, pathlib\n"
@@ -162,7 +171,8 @@ def test_a_submission_cannot_forge_what_is_noted(tmp_path):
 
 def test_check_writes_a_report_and_points(tmp_path):
     """
-    `ddp-lessons check --junit results.xml FOLDER`, as CI calls it.
+    `ddp-lessons check FOLDER --junit results.xml --points points.csv` writes a JUnit report and a
+    table of points.
     """
     hand_in(tmp_path / "room" / "ada", RIGHT)
     hand_in(tmp_path / "room" / "bo")
@@ -181,10 +191,10 @@ def test_check_writes_a_report_and_points(tmp_path):
 
 def test_where_nothing_can_be_written_nothing_is_checked(tmp_path, monkeypatch):
     """
-    It is said before an hour's work, and not after it.
+    A path that cannot be written is refused before the first check, not after an hour's work.
     """
     hand_in(tmp_path / "room" / "ada", RIGHT)
-    monkeypatch.setattr(submissions, "check_all", None)  # is not called
+    monkeypatch.setattr(submissions, "check_all", None)  # any call would raise TypeError
     for option in ("--junit", "--points"):
         arguments = ["check", tmp_path / "room", option, tmp_path / "nowhere" / "results"]
         shown = CliRunner().invoke(app, list(map(str, arguments)))
@@ -194,7 +204,8 @@ def test_where_nothing_can_be_written_nothing_is_checked(tmp_path, monkeypatch):
 
 def test_what_was_written_before_is_kept_until_there_is_more(tmp_path, monkeypatch):
     """
-    Who stops in the middle of an hour still has yesterday's points.
+    A file of points stays until new ones are complete: a teacher who stops the check still has
+    yesterday's.
     """
     hand_in(tmp_path / "room" / "ada", RIGHT)
     points = tmp_path / "points.csv"
@@ -211,7 +222,7 @@ def test_what_was_written_before_is_kept_until_there_is_more(tmp_path, monkeypat
 
 def test_the_board_shows_what_was_handed_in(tmp_path):
     """
-    Without a hub and without a network: the notebooks of yesterday, checked anew.
+    `board --folder` shows submissions without a hub and without a network.
     """
     hand_in(tmp_path / "room" / "ada", RIGHT)
     hand_in(tmp_path / "room" / "bo", "return items")
@@ -227,7 +238,8 @@ def test_the_board_shows_what_was_handed_in(tmp_path):
 
 def test_ctrl_c_ends_those_that_run_and_begins_no_others(tmp_path, monkeypatch):
     """
-    A teacher who has named the wrong folder does not wait for thirty notebooks.
+    Ctrl-C ends the running checks and starts no others, so that a teacher who named the wrong
+    folder need not wait for thirty notebooks.
     """
     begun = []
 
@@ -252,7 +264,8 @@ def test_ctrl_c_ends_those_that_run_and_begins_no_others(tmp_path, monkeypatch):
 @pytest.mark.parametrize("fails", [1, 9])
 def test_a_kernel_that_does_not_start_costs_nobody_a_point(tmp_path, monkeypatch, fails):
     """
-    On a machine with too much to do. It is tried once more, and is no mistake of the learner's.
+    If a kernel does not start, as on an overloaded machine, the submission is tried once more.
+    After that it is an error and no mistake of the learner's.
     """
     dead = tmp_path / "jupyter" / "kernels" / "dead"
     dead.mkdir(parents=True)
@@ -282,14 +295,14 @@ def test_a_kernel_that_does_not_start_costs_nobody_a_point(tmp_path, monkeypatch
 
 def made_up(learner="ada", *results):
     """
-    Return a Checked that nobody has run.
+    Return a Checked with given results, without a run.
     """
     return Checked(Submission(learner, PLACE, Path("x")), list(results), 2.0, 1_790_000_000.0)
 
 
 def test_a_report_tells_failures_from_errors():
     """
-    A task that is open is a failure; what could not be run at all is an error.
+    In a JUnit report an open task is a failure, and a task that could not be run is an error.
     """
     task = exercises.tasks_of_stem("00_ranks")[0]
     told = "Task 00.1 is not solved yet.\nrank 0 gave: <b>\x1b[0m\x00 & more\nHint: think."
@@ -313,7 +326,7 @@ def test_a_report_tells_failures_from_errors():
 
 def test_points_are_one_a_task():
     """
-    With the names that nbgrader's own export has.
+    A solved task is one point, in a table with the column names of nbgrader's export.
     """
     task = exercises.tasks_of_stem("00_ranks")[0]
     lines = grade_reports.points_text([made_up("ada", Result(task, True), Result(task, False))])
@@ -325,7 +338,8 @@ def test_points_are_one_a_task():
 
 def test_notebooks_for_nbgrader_have_a_point_on_each_check(tmp_path):
     """
-    What nbgrader's published schema asks of a cell, and nothing on the cells of answers.
+    Each check cell is worth one point and follows nbgrader's published schema, and cells of answers
+    have no mark of nbgrader's.
     """
     assert nbgrader_sources.write_sources(tmp_path, ROOT) == len(exercises.all_exercises(ROOT))
     schema = json.loads(Path(__file__).with_name("nbgrader_v3.json").read_text())
@@ -356,7 +370,7 @@ def test_notebooks_for_nbgrader_have_a_point_on_each_check(tmp_path):
 
 def test_the_workflow_file_calls_what_there_is():
     """
-    A teacher copies it and pushes.
+    The example workflow file calls commands and options that exist, because teachers copy it.
     """
     text = (ROOT / "docs" / "classroom.yml").read_text()
     steps = yaml.safe_load(text)["jobs"]["check"]["steps"]

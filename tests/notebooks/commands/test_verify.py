@@ -1,5 +1,5 @@
 """
-A stored output that would not come out again fails, and nothing is left running.
+Tests of `verify`: a stored output that a new run does not give fails, and no process is left.
 """
 
 import signal
@@ -32,7 +32,8 @@ def store(place, notebook):
 
 def store_hanging(folder, witness):
     """
-    Store a notebook whose cell detaches a process and then never ends.
+    Store a notebook whose cell detaches a process and then never ends, and return its notebook
+    paths.
     """
     text = f"# %%\nimport os\n\nos.system({witness.detach!r})\nwhile True:\n    pass\n"
     place = make_course(folder, text)
@@ -48,7 +49,8 @@ def no_kernel(*arguments, **options):
 
 def test_verify_passes_what_comes_out_again(tmp_path, capfd):
     """
-    Output for output, errors included: the toy's outputs were written by hand, not by a run.
+    A notebook whose outputs all come out again passes, errors included. The toy's outputs were
+    written by hand, not by a run.
     """
     store(make_course(tmp_path), run_notebook(tmp_path))
     assert run_command("verify", f"--root={tmp_path}") == 0
@@ -59,7 +61,7 @@ def test_verify_passes_what_comes_out_again(tmp_path, capfd):
 
 def test_verify_fails_at_one_character(tmp_path, capfd, monkeypatch):
     """
-    One altered character is enough, and no setting of a user or a project softens that.
+    One altered character fails, and no setting of a user or a project makes the comparison weaker.
     """
     place, notebook = make_course(tmp_path), run_notebook(tmp_path)
     cell_of(notebook, "run")["outputs"] = [stream("47\n")]
@@ -78,7 +80,8 @@ def test_verify_fails_at_one_character(tmp_path, capfd, monkeypatch):
 
 def test_verify_refuses_what_nbval_would_not_compare(tmp_path, monkeypatch):
     """
-    A stripped notebook that prints a wrong answer passes strict nbval.
+    A notebook with a cell that was never run is refused: nbval would not compare that cell, even in
+    strict mode.
     """
     monkeypatch.setattr(verifying, "run_owned", no_kernel)
     place, notebook = make_course(tmp_path), run_notebook(tmp_path)
@@ -90,7 +93,7 @@ def test_verify_refuses_what_nbval_would_not_compare(tmp_path, monkeypatch):
 
 def test_verify_refuses_a_notebook_of_another_text(tmp_path, monkeypatch):
     """
-    A text that was edited and not built is not what the notebook shows.
+    A notebook is refused if its text twin was edited and not built again.
     """
     monkeypatch.setattr(verifying, "run_owned", no_kernel)
     place = make_course(tmp_path)
@@ -102,7 +105,8 @@ def test_verify_refuses_a_notebook_of_another_text(tmp_path, monkeypatch):
 
 def test_verify_cell_timeout_leaves_nothing(tmp_path, witness, capfd, monkeypatch):
     """
-    nbval gives up on the cell and ends; the detached process would stay for ever.
+    After a cell timeout no process is left: nbval ends, but would leave the detached process
+    running.
     """
     monkeypatch.setattr(owned, "SETTLE_S", 0.1)
     place = store_hanging(tmp_path, witness)
@@ -119,9 +123,10 @@ def test_verify_cell_timeout_leaves_nothing(tmp_path, witness, capfd, monkeypatc
 
 def test_verify_deadline_leaves_nothing(tmp_path, witness, monkeypatch):
     """
-    Many slow cells are as bad as one that never ends.
+    A notebook that exceeds its deadline is ended with all its processes: many slow cells are as bad
+    as one that never ends.
     """
-    # In place of nbval: how long a kernel takes to start must not decide this test.
+    # Replace nbval: the time that a kernel takes to start must not decide this test.
     slow = ["sh", "-c", f"{witness.detach}; exec sleep 600"]
     monkeypatch.setattr(verifying, "nbval_command", lambda *_: slow)
     place = make_course(tmp_path)
@@ -137,7 +142,8 @@ def test_verify_deadline_leaves_nothing(tmp_path, witness, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_verify_stopped_leaves_nothing(tmp_path, witness, number):
     """
-    Ctrl-C, and the SIGTERM of a CI's timeout, return only when all is gone.
+    `verify` ends after Ctrl-C, and after the SIGTERM of a CI's timeout, only when all its processes
+    have ended.
     """
     store_hanging(tmp_path, witness)
     command = [sys.executable, "-m", "ddp_lessons.course", "verify", f"--root={tmp_path}"]
@@ -150,7 +156,8 @@ def test_verify_stopped_leaves_nothing(tmp_path, witness, number):
 
 def test_nbval_starts_without_the_grammar_that_no_notebook_needs():
     """
-    Compiling it takes three times as long as all the rest, for each notebook of each learner.
+    nbval starts without jsonschema's grammar of IRIs, which no notebook needs: its compilation
+    takes three times as long as the rest of the start.
     """
     command = verifying.nbval_command(ROOT / "notebooks", 1.0, "--help")
     command.insert(1, "-Ximporttime")

@@ -1,8 +1,8 @@
 """
-The capstone of part 1 for real: a rank is killed with SIGKILL, and the run goes on without it.
+A test of the capstone of part 1 with a real SIGKILL of a rank, after which the run is resumed.
 
-Its check in the exercise stops all ranks in mid-step by an exception, since a rank that is really
-killed loses the learner's variables. Here nothing is spared.
+The check of the exercise stops all ranks in the middle of a step by an exception, because a killed
+rank would lose the learner's variables. This test kills a rank.
 """
 
 import random
@@ -48,7 +48,12 @@ def train(run, folder, num_steps={NUM_STEPS}):
 
 def cells(ranks, folder, *lines):
     """
-    Give ranks what the learner wrote and what the test needs, then run lines on them.
+    Run the stored solution and PREPARE on the ranks, then some lines of code.
+
+    Args:
+        ranks: The Ranks.
+        folder: The folder for checkpoints, which the lines know as `folder`.
+        lines: Lines of Python code.
     """
     answer = solution_of("08.5").removeprefix("%%px\n")
     run_cell(ranks, f"{answer}\n{PREPARE}\nfolder = Path({str(folder)!r})")
@@ -58,7 +63,8 @@ def cells(ranks, folder, *lines):
 @pytest.mark.bitwise
 def test_a_rank_is_killed_and_the_run_goes_on_with_as_many_and_with_fewer(tmp_path):
     """
-    As many ranks end with the same bits; fewer lose no sample and take none twice.
+    A run that is resumed on as many ranks ends with bitwise the same weights; on fewer ranks it
+    loses no sample and uses none twice.
     """
     step = random.SystemRandom().randint(EVERY + 1, NUM_STEPS)
     ranks = start_ranks(4)
@@ -91,8 +97,8 @@ def test_a_rank_is_killed_and_the_run_goes_on_with_as_many_and_with_fewer(tmp_pa
         ranks.stop()
         ranks = start_ranks(2)
         cells(ranks, tmp_path, resume.format("few"))
-        # One sample that is lost or taken twice would move the weights by about a batch's share of
-        # the last step. Sums in another order are off by far less than a tenth of that.
+        # One sample that is lost or used twice would move the weights by about 1 / BATCH of the
+        # last step. Sums in another order differ by far less than a tenth of that.
         most_off = (whole - before_last).norm() / BATCH / 10
         assert all((resumed - whole).norm() < most_off for resumed in ranks.view["resumed"])
     finally:

@@ -1,5 +1,5 @@
 """
-The kernel transforms a cell once for all ranks, and says so in the request.
+Tests that the kernel transforms a cell once for all ranks, and sends the result in the request.
 """
 
 import pytest
@@ -15,7 +15,7 @@ def _request(code, metadata):
 @pytest.fixture
 def manager():
     """
-    The transformers of a rank, as they are before its first cell.
+    Return the transformers of a rank, in their state before its first cell.
     """
     manager = RankTransformers()
     manager.note_usual()
@@ -24,10 +24,11 @@ def manager():
 
 def test_a_rank_takes_what_the_kernel_has_transformed(manager):
     """
-    Tokens are read once, and not once a rank. What belongs to another cell is not taken.
+    A rank uses the kernel's transformed text and does not tokenize the cell again. For another cell
+    it does not use that text.
     """
     manager.take(_request("!ls", transformed("!ls")))
-    manager.do_token_transforms = None  # nobody may ask for it
+    manager.do_token_transforms = None  # a call would raise TypeError
     assert manager.transform_cell("!ls") == "get_ipython().system('ls')\n"
     with pytest.raises(TypeError):
         manager.transform_cell("!pwd")
@@ -35,7 +36,8 @@ def test_a_rank_takes_what_the_kernel_has_transformed(manager):
 
 def test_a_rank_transforms_what_nobody_has(manager):
     """
-    Views of ipyparallel's send cells as they are; what was sent before them is over.
+    A rank transforms a cell that arrives untransformed, as from ipyparallel's views, and does not
+    use the text of an earlier request.
     """
     manager.take(_request("!ls", transformed("!ls")))
     manager.take(_request("!ls", {}))
@@ -46,7 +48,8 @@ def test_a_rank_transforms_what_nobody_has(manager):
 
 def test_transformers_of_a_rank_of_its_own_are_kept(manager):
     """
-    A cell may give a rank another syntax, which the kernel does not know.
+    A rank to which a cell has added a transformer transforms cells itself, because the kernel does
+    not know that syntax.
     """
     manager.line_transforms.append(lambda lines: [line.upper() for line in lines])
     manager.take(_request("x = 1", transformed("x = 1")))
@@ -55,7 +58,8 @@ def test_transformers_of_a_rank_of_its_own_are_kept(manager):
 
 def test_a_cell_that_cannot_be_transformed_goes_as_it_is(monkeypatch):
     """
-    Its fault is the ranks' to tell, with their number and the line.
+    A cell that the kernel cannot transform is sent as it is: the ranks report its error, with their
+    numbers and the line.
     """
 
     def fail(self, cell):

@@ -1,5 +1,5 @@
 """
-The scale of the runtime's clocks, as a kernel with ranks has it.
+A test of the scale of the runtime's clocks in a kernel with ranks.
 """
 
 from kernels import running_kernel
@@ -9,7 +9,8 @@ from ddp_lessons.ranks.system import clocks
 
 def test_scale_reaches_the_kernel_the_supervisor_and_the_ranks():
     """
-    A limit that is stretched in one process only is overtaken by that of another one.
+    The scale is the same in the kernel, the supervisor and the ranks: if only one process stretched
+    its time limits, another would give up first.
     """
     with running_kernel(**{clocks.SCALE_VARIABLE: "2.5"}) as kernel:
         start = "from ddp_lessons import start_ranks\nranks = start_ranks(2, device='cpu')"

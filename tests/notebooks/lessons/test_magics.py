@@ -1,5 +1,5 @@
 """
-`%%px` and its relatives, as ipyparallel documents them, on guarded ranks.
+Tests that `%%px` and its related magics work on our ranks as ipyparallel documents them.
 """
 
 import re
@@ -12,7 +12,7 @@ from waiting import HANGS_AFTER_S, wait_until
 @pytest.fixture(scope="module")
 def kernel():
     """
-    Give a kernel with three ranks, which no test of this file ends.
+    Yield a kernel with three ranks, which no test of this module ends.
     """
     with running_kernel() as kernel:
         cell = "from ddp_lessons.ranks import start_ranks\nranks = start_ranks(3, device='cpu')"
@@ -35,7 +35,7 @@ def ok(kernel, cell):
 )
 def test_px_runs_on_targets(kernel, targets, ranks):
     """
-    The others are left alone: a variable is only set where the cell was run.
+    `--targets` runs a cell on the given ranks only: the other ranks do not get its variable.
     """
     ok(kernel, "%px seen = 0")
     text = ok(kernel, f"%%px --targets {targets}\nseen = 1\nprint(rank)")
@@ -46,7 +46,7 @@ def test_px_runs_on_targets(kernel, targets, ranks):
 @pytest.mark.parametrize("targets", ["3", "0,7"])
 def test_px_refuses_unknown_targets(kernel, targets):
     """
-    A typed number is checked before anything runs anywhere.
+    An unknown rank in `--targets` is refused before the cell runs on any rank.
     """
     result = kernel.run(f"%%px --targets {targets}\nprint('started')")
     assert result.status == "error"
@@ -56,7 +56,7 @@ def test_px_refuses_unknown_targets(kernel, targets):
 
 def test_px_of_a_line(kernel):
     """
-    `%px` is for one line: a value is shown, a statement is run.
+    `%px` runs one line, and shows the value of an expression.
     """
     assert ok(kernel, "%px rank * 10") == "[0] 0\n[1] 10\n[2] 20\n"
     assert ok(kernel, "%px y = rank + 1") == ""
@@ -67,7 +67,8 @@ def test_px_of_a_line(kernel):
 @pytest.mark.parametrize("option", ["--targets 0", "-t 0", "--noblock"])
 def test_line_magic_says_that_it_takes_no_options(kernel, option):
     """
-    Handed on as code it would be a syntax error that names neither the option nor `%%px`.
+    `%px` with an option names the option and suggests `%%px`: run as code, it would be a syntax
+    error that names neither.
     """
     result = kernel.run(f"%px {option} y = 1")
     name = option.split()[0]
@@ -76,7 +77,7 @@ def test_line_magic_says_that_it_takes_no_options(kernel, option):
 
 def test_px_without_waiting(kernel):
     """
-    `--noblock` gives the prompt back at once; its output comes when it is asked for.
+    `--noblock` gives the prompt back at once, and `%pxresult` shows the output later.
     """
     num_listeners = kernel.value("len(ranks.supervisor._listeners)")
     cell = "%%px --noblock\ndist.barrier()\nprint('late', rank)"
@@ -91,7 +92,7 @@ def test_px_without_waiting(kernel):
 @pytest.mark.parametrize("options", ["-o result", "--out result", "--noblock -o result"])
 def test_px_keeps_a_result(kernel, options):
     """
-    `-o` puts the AsyncResult into the notebook, to look into later.
+    `-o` stores the AsyncResult in a variable of the kernel.
     """
     ok(kernel, f"%%px {options}\nrank ** 2")
     assert kernel.value("result.wait_for_output(5)")
@@ -102,7 +103,7 @@ def test_px_keeps_a_result(kernel, options):
 
 def test_px_on_targets_that_were_chosen_before(kernel):
     """
-    `%pxconfig` changes what the following cells run on, until it is changed back.
+    `%pxconfig --targets` chooses the ranks for the following cells, until it is set again.
     """
     ok(kernel, "%pxconfig --targets 1")
     assert ok(kernel, "%px print(rank)") == "[1] 1\n"
@@ -112,7 +113,7 @@ def test_px_on_targets_that_were_chosen_before(kernel):
 
 def test_px_on_the_notebook_too(kernel):
     """
-    `--local` runs a cell in the kernel as well, so that both have the same imports.
+    `--local` runs a cell in the kernel, too, so that kernel and ranks have the same imports.
     """
     ok(kernel, "%%px --local\nboth = 5")
     assert kernel.value("both") == 5
@@ -121,7 +122,7 @@ def test_px_on_the_notebook_too(kernel):
 
 def test_px_raises_where_a_rank_raises(kernel):
     """
-    An error must be an error of the cell, or Run All goes on; one rank's fault is enough.
+    An error on one rank is an error of the cell, so that Run All stops.
     """
     result = kernel.run("%%px --targets 1\n1 / 0")
     assert (result.status, result.ename) == ("error", "RankRaised")
@@ -131,7 +132,8 @@ def test_px_raises_where_a_rank_raises(kernel):
 
 def test_px_waits_for_a_thread_without_being_ended(kernel):
     """
-    Ranks that all wait for threads or processes of their own were once ended as deadlocked.
+    Ranks that all wait for their own threads or child processes are not ended: an earlier version
+    called that a deadlock.
     """
     cell = (
         "%%px\nimport subprocess, threading\nthreading.Event().wait(0.9)\n"
@@ -142,7 +144,8 @@ def test_px_waits_for_a_thread_without_being_ended(kernel):
 
 def test_random_numbers_differ_between_ranks(kernel):
     """
-    Forked processes inherit NumPy's state: unseeded ranks would all draw the same augmentations.
+    Each rank draws other random numbers. Forked processes inherit NumPy's state: without new seeds
+    all ranks would draw the same augmentations.
     """
     ok(kernel, "%px import random, numpy as np")
     for draw in ("random.random()", "np.random.rand()", "np.random.default_rng().random()"):
@@ -153,7 +156,7 @@ def test_random_numbers_differ_between_ranks(kernel):
 
 def test_status_is_a_table(kernel):
     """
-    One line a rank, and the same as HTML for the notebook.
+    status() is a table with one line for each rank, and the notebook shows the same as HTML.
     """
     title, header, *rows = kernel.value("repr(ranks.status())").splitlines()
     assert title == kernel.value("repr(ranks)")
@@ -172,7 +175,7 @@ def test_status_is_a_table(kernel):
 
 def test_status_tells_busy_ranks(kernel, tmp_path):
     """
-    Asked while a cell runs in the background.
+    status() says which ranks are busy while a cell runs in the background.
     """
     seen = tmp_path / "seen"
     wait = f"import os, time\nwhile not os.path.exists({str(seen)!r}):\n    time.sleep(0.01)"
@@ -190,7 +193,7 @@ def test_status_tells_busy_ranks(kernel, tmp_path):
 
 def test_regroup_makes_a_new_group(kernel):
     """
-    For a group in disorder: models that hold the old one are named.
+    regroup() makes a new group, and names the models that hold the old one.
     """
     ok(kernel, "%px model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))")
     assert ok(kernel, "ranks.regroup()") == (
@@ -204,9 +207,10 @@ def test_regroup_makes_a_new_group(kernel):
 
 def test_a_rank_that_cannot_leave_its_group_is_replaced(kernel):
     """
-    Gloo does not come back from a receive of a rank that there is not: rank 0's left neighbour.
+    A rank that cannot be released is replaced: rank 0 receives from rank -1, which does not exist,
+    and that call of Gloo's never returns.
 
-    The last test of this file: one rank is new after it.
+    After this test rank 0 is new and has lost its variables.
     """
     cell = "%%px\nt = torch.ones(1)\nwork = dist.irecv(t, src=rank - 1)\nwork.wait()"
     result = kernel.run(cell)
@@ -221,7 +225,8 @@ def test_a_rank_that_cannot_leave_its_group_is_replaced(kernel):
 
 def test_magics_mean_on_ranks_what_they_mean_in_a_notebook(kernel):
     """
-    By a shell, by assignment, by a cell magic, and by a syntax of the rank's own.
+    Shell commands, line magics, cell magics and a rank's own input transformer work in a `%%px`
+    cell.
     """
     shown = ok(kernel, "%%px\nx = !echo here\nprint(x[0])\n%env SAID=there\n!echo $SAID")
     assert shown.count(" here\n") == shown.count(" there\n") == 3

@@ -1,5 +1,5 @@
 """
-Every notebook of the course is what its text says, keeps the rules, and comes out again.
+Tests of every notebook: it equals its text twin, keeps the rules, and gives its outputs again.
 """
 
 import jupytext
@@ -34,7 +34,7 @@ every_lesson = pytest.mark.parametrize(
 @every_notebook
 def test_notebook_has_text_and_product(place):
     """
-    A stem names both files, or one of them was forgotten.
+    Each notebook has both files, its text twin and the notebook built from it.
     """
     assert place.text.is_file()
     assert place.notebook.is_file()
@@ -43,7 +43,7 @@ def test_notebook_has_text_and_product(place):
 @every_notebook
 def test_notebook_equals_its_text(place):
     """
-    People review the text and learners open the notebook.
+    A notebook equals its text twin, because people review the twin and learners open the notebook.
     """
     refuse_unequal(place, read_notebook(place.notebook))
 
@@ -51,7 +51,7 @@ def test_notebook_equals_its_text(place):
 @every_notebook
 def test_notebook_keeps_the_rules(place):
     """
-    A notebook can be edited and saved after it was built.
+    A stored notebook keeps all rules, even if it was edited and saved after it was built.
     """
     notebook = read_notebook(place.notebook)
     options = {"is_lesson": place.is_lesson, "machine_paths": machine_paths()}
@@ -61,7 +61,8 @@ def test_notebook_keeps_the_rules(place):
 @every_notebook
 def test_notebook_is_canonical(place):
     """
-    Bytes that `build` would not write are a difference that nobody meant.
+    A stored notebook has the bytes that `build` would write: any other byte is an accidental
+    difference.
     """
     text = place.notebook.read_text(encoding="utf-8")
     assert dumps(canonical(read_notebook(place.notebook), place.stem)) == text
@@ -70,7 +71,8 @@ def test_notebook_is_canonical(place):
 @every_notebook
 def test_what_learners_open_is_what_the_text_makes_of_it(place):
     """
-    Learners run, and fill in, the text that was reviewed: every gap in its place, and no output.
+    The starter is made from the reviewed text twin, with every gap in its place and without
+    outputs.
     """
     assert place.blank.read_text(encoding="utf-8") == dumps(read_blank(place))
 
@@ -78,7 +80,8 @@ def test_what_learners_open_is_what_the_text_makes_of_it(place):
 @every_lesson
 def test_lesson_with_outputs_is_the_lesson_that_learners_open(place):
     """
-    What one reads on the web is what one runs. Only links differ: it lies one folder further down.
+    A lesson with outputs has the same cells as its starter, apart from links: it lies one folder
+    deeper.
     """
     learners, executed = read_notebook(place.blank), read_notebook(place.notebook)
     assert content(one_folder_down(learners)) == content(executed)
@@ -90,14 +93,14 @@ def test_lesson_with_outputs_is_the_lesson_that_learners_open(place):
 @every_lesson
 def test_lesson_comes_out_again(place):
     """
-    What the course says was run, and runs again.
+    A lesson that runs again gives its stored outputs.
     """
     verify(place, cell_timeout_s=CELL_LIMIT_S, deadline_s=NOTEBOOK_LIMIT_S)
 
 
 def test_notebook_with_one_character_altered_fails(tmp_path, capfd):
     """
-    The comparison is alive on a real lesson too: its first compared output, one character wrong.
+    One wrong character in the first compared output of a real lesson fails its verification.
     """
     if not LESSONS:
         pytest.skip("no lesson yet")
@@ -115,7 +118,7 @@ def test_notebook_with_one_character_altered_fails(tmp_path, capfd):
 
 
 def _beginning(notebook):
-    # The code up to the first output that is compared after the setup: the rest costs time only.
+    # Return the code up to the first compared output after the setup: more would only cost time.
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     last = next(i for i, cell in enumerate(cells) if _compared_stream(cell))
     return nbformat.v4.new_notebook(cells=cells[: last + 1])

@@ -1,5 +1,5 @@
 """
-What ranks print, shown in rank order: the same text however the messages arrive.
+Tests that the output of ranks is shown in rank order, in whichever order its messages arrive.
 """
 
 import itertools
@@ -13,21 +13,21 @@ from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput
 
 def stream(text, name="stdout"):
     """
-    Return a rank's message about something that it has printed.
+    Return the message that a rank sends for printed text.
     """
     return {"header": {"msg_type": "stream"}, "content": {"name": name, "text": text}}
 
 
 def shown_object(data, kind="display_data", **content):
     """
-    Return a rank's message about something that it has displayed.
+    Return the message that a rank sends for a displayed object.
     """
     return {"header": {"msg_type": kind}, "content": {"data": data, **content}}
 
 
 class Screen:
     """
-    The output of some ranks, fed by hand.
+    The output of some ranks, whose messages a test delivers itself.
     """
 
     def __init__(self, num_ranks):
@@ -36,7 +36,7 @@ class Screen:
 
     def take(self, rank, *messages):
         """
-        Let messages of a rank arrive.
+        Deliver messages of a rank.
         """
         for message in messages:
             self.outputs[rank].on_message(message)
@@ -45,7 +45,8 @@ class Screen:
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_output_is_in_rank_order(order, capsys):
     """
-    nbval compares what a cell printed, and ranks finish in another order on every run.
+    Output is shown in rank order in whichever order ranks finish, because nbval compares printed
+    text and the order of finishing differs from run to run.
     """
     screen = Screen(3)
     finished = set()
@@ -59,7 +60,8 @@ def test_output_is_in_rank_order(order, capsys):
 @given(st.data())
 def test_output_does_not_depend_on_how_it_is_cut(data):
     """
-    A rank's text comes in pieces of any size, between those of others, and looks are taken anywhen.
+    The shown lines do not depend on how a rank's text is cut into messages, nor on the order of the
+    messages or the times of updates.
     """
     texts = ["a\nbb\n\nccc", "one\r50%\r100%\ntwo\n"]
     pieces = []
@@ -81,7 +83,8 @@ def test_output_does_not_depend_on_how_it_is_cut(data):
 
 def test_output_shows_the_lowest_running_rank_live(capsys):
     """
-    A long cell is not silent: rank 0 is shown as it prints, rank 1 as soon as rank 0 has finished.
+    Output of a long cell appears while it runs: rank 0's at once, rank 1's as soon as rank 0 has
+    finished.
     """
     screen = Screen(3)
     screen.take(1, stream("one\n"))
@@ -102,7 +105,7 @@ def test_output_shows_the_lowest_running_rank_live(capsys):
 
 def test_output_ends_a_line_that_has_no_end(capsys):
     """
-    `print(x, end="")` must not glue rank 1's text to rank 0's.
+    A last line without a newline is ended, so that rank 1's text begins on its own line.
     """
     screen = Screen(2)
     screen.take(0, stream("no end"))
@@ -113,7 +116,7 @@ def test_output_ends_a_line_that_has_no_end(capsys):
 
 def test_output_keeps_empty_lines(capsys):
     """
-    An empty line is part of what was printed; it ends in no space, which linters would strip.
+    Empty lines are shown, without a space at their end, which linters would strip.
     """
     screen = Screen(1)
     screen.take(0, stream("a\n\nb  \n"))
@@ -133,7 +136,8 @@ def test_output_keeps_empty_lines(capsys):
 )
 def test_output_shows_the_last_state_of_a_progress_bar(pieces, capsys):
     """
-    In a notebook that is run by a machine, a bar's hundred states would be a hundred differences.
+    Only the last state of a progress bar is shown, because stored outputs with all its states would
+    differ in every run.
     """
     screen = Screen(1)
     screen.take(0, *map(stream, pieces))
@@ -143,7 +147,7 @@ def test_output_shows_the_last_state_of_a_progress_bar(pieces, capsys):
 
 def test_output_keeps_stderr_apart(capsys):
     """
-    A warning goes where warnings go, and does not cut a line of stdout in two.
+    Text on stderr goes to stderr, and does not split a line of stdout.
     """
     screen = Screen(1)
     screen.take(0, stream("so "), stream("careful\n", "stderr"), stream("far\n"))
@@ -156,7 +160,7 @@ def test_output_keeps_stderr_apart(capsys):
 @pytest.mark.parametrize("kind", ["execute_result", "display_data"])
 def test_output_shows_plain_objects_as_text(kind, capsys):
     """
-    `%px x` shows x for each rank: each line with its rank, no execution counts of engines.
+    `%px x` shows x for each rank, with the rank before each line and without execution counts.
     """
     screen = Screen(2)
     screen.take(0, shown_object({"text/plain": "tensor([1,\n        2])"}, kind))
@@ -167,7 +171,7 @@ def test_output_shows_plain_objects_as_text(kind, capsys):
 
 def test_output_shows_rich_objects(capsys, monkeypatch):
     """
-    A plot of a rank is drawn in the notebook, after a line that says whose it is.
+    A plot of a rank is shown in the notebook, below a line with the rank's number.
     """
     drawn = []
     monkeypatch.setattr(
@@ -185,7 +189,8 @@ def test_output_shows_rich_objects(capsys, monkeypatch):
 
 def test_output_ignores_what_is_no_output(capsys):
     """
-    Engines also tell of their state, of inputs and of errors; errors are told by the cell itself.
+    Messages about an engine's status, inputs and errors are not shown: the cell reports errors
+    itself.
     """
     screen = Screen(1)
     for kind in ("status", "execute_input", "error", "comm_open"):

@@ -1,5 +1,5 @@
 """
-What a cell prints is bounded on each rank: a loop that prints for ever must not fill the kernel.
+Tests of the output limit and of late output: an endless loop that prints must not fill the kernel.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from ddp_lessons.ranks.rank.output_limit import MOST_CHARACTERS, OutputLimit
 
 class Stream:
     """
-    A stream that keeps what is written.
+    A text stream that stores all text written to it.
     """
 
     def __init__(self):
@@ -18,7 +18,7 @@ class Stream:
 
     def write(self, text):
         """
-        Write as a text stream does.
+        Store a text, and return its length, as text streams do.
         """
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
@@ -27,17 +27,17 @@ class Stream:
 
     def read_descriptor(self):
         """
-        Nothing is written to a descriptor.
+        Do nothing: this stream has no file descriptor.
         """
 
 
 def test_what_fits_is_let_through_and_nothing_is_said():
     """
-    Nearly every cell.
+    Output below the limit passes unchanged, as in nearly every cell.
     """
     out, err = Stream(), Stream()
     bound = OutputLimit([out, err], most=10)
-    for _ in range(3):  # each cell anew
+    for _ in range(3):  # the limit begins again with each cell
         bound.begin()
         assert out.write("12345") == 5
         assert err.write("67890") == 5
@@ -47,13 +47,14 @@ def test_what_fits_is_let_through_and_nothing_is_said():
 
 def test_what_is_over_is_left_out_and_counted():
     """
-    Both streams go into one notebook.
+    stdout and stderr share one limit, because both go into one notebook. Text over the limit is
+    counted and left out.
     """
     out, err = Stream(), Stream()
     bound = OutputLimit([out, err], most=10)
     bound.begin()
     assert err.write("123") == 3
-    assert out.write("4567890abc") == 10  # whoever prints must not see it
+    assert out.write("4567890abc") == 10  # write() returns as if all were written
     assert err.write("d") == 1
     bound.end()
     assert err.text == "123"
@@ -86,7 +87,8 @@ LAST_WORDS = {
 @pytest.fixture(scope="module")
 def kernel_with_ranks():
     """
-    A kernel with three ranks, whose descriptors are read as in a notebook.
+    Yield a kernel with three ranks, whose file descriptors are read as in a notebook: ipykernel
+    does not read them under pytest.
     """
     with running_kernel(PYTEST_CURRENT_TEST=None) as kernel:
         start = "from ddp_lessons.ranks import start_ranks\nranks = start_ranks(3, device='cpu')"
@@ -96,7 +98,7 @@ def kernel_with_ranks():
 
 def test_ranks_that_print_a_lot_leave_the_kernel_as_it_was(kernel_with_ranks):
     """
-    40 MB from each rank arrive as one each, and the next cell prints all that it has.
+    If each rank prints 40 MB, 1 MiB of it arrives, and the next cell prints normally.
     """
     kernel = kernel_with_ranks
     shown = kernel.run("%%px\nfor number in range(40):\n    print('x' * 10**6)").text
@@ -109,7 +111,7 @@ def test_ranks_that_print_a_lot_leave_the_kernel_as_it_was(kernel_with_ranks):
 @pytest.mark.parametrize("way", LAST_WORDS)
 def test_the_last_that_a_cell_puts_out_is_shown(kernel_with_ranks, way):
     """
-    However it is put out, it has come when the prompt is back: every time, on every rank.
+    All output has arrived when the prompt is back, on every rank, by whichever way it was written.
     """
     for _ in range(15):
         shown = kernel_with_ranks.run(f"%%px\n{LAST_WORDS[way]}").text
@@ -119,7 +121,8 @@ def test_the_last_that_a_cell_puts_out_is_shown(kernel_with_ranks, way):
 
 def test_a_cell_that_puts_out_nothing_leaves_nothing_in_the_client(kernel_with_ranks):
     """
-    No message says that its output has come: the reply does. Others' times are still told.
+    ipyparallel's client keeps no record of finished cells without output, and still measures the
+    times of its own views.
     """
     kernel_with_ranks.run(
         "for _ in range(20):\n    get_ipython().run_cell_magic('px', '', 'x = 1')"
@@ -138,7 +141,7 @@ def test_a_cell_that_puts_out_nothing_leaves_nothing_in_the_client(kernel_with_r
 
 def test_a_cell_that_closes_its_output_loses_no_rank(kernel_with_ranks):
     """
-    What writes to the descriptor is told; what prints is shown.
+    If a cell closes file descriptor 1, no rank is lost, and print() still works.
     """
     kernel_with_ranks.run("%px import os\n%px os.dup2(1, 99)\n%px os.close(1)")
     assert kernel_with_ranks.run("%px print('here')").text == HERE
@@ -148,7 +151,8 @@ def test_a_cell_that_closes_its_output_loses_no_rank(kernel_with_ranks):
 
 def test_a_child_that_never_stops_printing_holds_no_cell(kernel_with_ranks):
     """
-    A cell takes what its child has written by then, and ends; the disk takes a part of it.
+    A child process that prints without end does not keep a cell from ending, and the rank's log
+    stays below its limit.
     """
     kernel = kernel_with_ranks
     begin = "%%px --targets 0\nimport subprocess\nchild = subprocess.Popen(['yes', 'still here'])"
@@ -163,14 +167,14 @@ def test_a_child_that_never_stops_printing_holds_no_cell(kernel_with_ranks):
     assert seen.status == "ok"
     end = "%%px --targets 0\nchild.kill()\n_ = child.wait()\nassert size() < 1.01 * most"
     assert kernel.run(end).status == "ok"
-    # What it had written by then may come with the next cells, on a busy machine.
+    # On a busy machine the rest of the child's output may arrive with the next cells.
     while kernel.run("%px print('here')").text != HERE:
         pass
 
 
 def test_a_full_disk_costs_the_log_and_not_the_output(kernel_with_ranks):
     """
-    What goes to the descriptor is shown, though the rank's log takes no more of it.
+    Output to a file descriptor is shown even if the disk is full and the rank's log cannot grow.
     """
     kernel = kernel_with_ranks
     fill = """%%px
@@ -195,7 +199,8 @@ talk.schedule(lambda: talk.socket.disconnect(talk.socket.get(zmq.LAST_ENDPOINT))
 
 def test_output_that_does_not_arrive_is_told_of(kernel_with_ranks):
     """
-    A cell that prints nothing, and does not say why, sends a learner looking for a fault of theirs.
+    If a rank's output does not arrive, the cell says so: a learner would otherwise look for a
+    mistake in the cell.
     """
     kernel = kernel_with_ranks
     kernel.run(CUT_OFF)

@@ -1,5 +1,6 @@
 """
-A cell costs no message and no record that nobody reads, and ipyparallel's own ways still work.
+Tests that a cell sends and stores no message that is never read, and that ipyparallel's own API
+works.
 """
 
 import psutil
@@ -26,7 +27,7 @@ future.output.result(120)
 @pytest.fixture(scope="module")
 def kernel():
     """
-    Give a kernel with two ranks.
+    Yield a kernel with two ranks.
     """
     with running_kernel() as kernel:
         kernel.run("from ddp_lessons import start_ranks\nranks = start_ranks(2, device='cpu')")
@@ -35,18 +36,20 @@ def kernel():
 
 def test_a_cell_sends_its_output_and_that_it_is_done(kernel):
     """
-    Each message of 32 ranks is opened by the kernel: two more took a third of a short cell's time.
+    A rank sends its output and one status message for a cell. The kernel parses the messages of all
+    ranks: with 32 ranks, two more for each took a third of a short cell's time.
     """
     result = kernel.run(SEND)
     assert result.status == "ok", result
     heard = kernel.value("dict(heard)")
-    assert heard.pop("status", 0) <= 1  # that it is done; ipyparallel may have let go of the cell
+    assert heard.pop("status", 0) <= 1  # idle; ipyparallel may have dropped the future by then
     assert heard == {"stream": 1}
 
 
 def test_the_controller_is_idle_while_cells_run(kernel):
     """
-    A hub that keeps a record of every message takes more of a core than a rank does.
+    The controller uses less CPU time than any rank. ipyparallel's own, which records every message,
+    uses more.
     """
     controller = psutil.Process(kernel.value("ranks.supervisor.controller_pid"))
     ranks = [psutil.Process(pid) for pid in kernel.value("ranks.supervisor.pids").values()]
@@ -63,7 +66,8 @@ def test_the_controller_is_idle_while_cells_run(kernel):
 
 def test_ipyparallels_own_views_work_without_the_record(kernel):
     """
-    Views, load-balanced tasks and asynchronous results are ipyparallel's: learners may know them.
+    ipyparallel's views, load-balanced tasks and asynchronous results work though the controller
+    keeps no record, because learners may know them.
     """
     cell = """
 import os
@@ -82,7 +86,8 @@ assert ranks.client[:]["y"] == [5, 5]
 
 def test_a_cell_is_transformed_anew_when_magics_have_changed(kernel):
     """
-    Text is transformed once a cell and not three times; what it becomes may differ in the next.
+    A cell is transformed again after magics have changed, though its transformed text is reused
+    within one cell.
     """
     alias = "%px get_ipython().alias_manager.define_alias('said', 'echo first')"
     assert kernel.run(alias).status == "ok"
@@ -104,10 +109,10 @@ dist.all_reduce(torch.ones(1))
 
 def test_a_freed_rank_renders_no_traceback(kernel):
     """
-    To render one, IPython parses the whole of torch's files. 31 ranks that do so, for a text that
-    nobody is shown, keep the prompt from coming back for seconds.
+    A released rank renders no traceback. IPython would parse torch's whole files for it: 31 ranks
+    would delay the prompt by seconds, for a text that is never shown.
     """
-    kernel.run("%px x = 1")  # whatever the tests before have left is over
+    kernel.run("%px x = 1")  # the effects of earlier tests have ended after this cell
     result = kernel.run(FREED)
     assert (result.status, "rank 0 raised ValueError: on purpose" in result.evalue) == (
         "error",
@@ -121,7 +126,8 @@ def test_a_freed_rank_renders_no_traceback(kernel):
 
 def test_a_cell_that_prints_nothing_wakes_no_thread(kernel):
     """
-    Each flush wakes the thread that sends, and waits for it: a fifth of a short cell's time.
+    A cell without output does not wake the thread that sends output: each flush waits for it, a
+    fifth of a short cell's time.
     """
     count = (
         "%%px\nimport sys\nthread, calls = sys.stdout.pub_thread, []\n"
@@ -134,5 +140,5 @@ def test_a_cell_that_prints_nothing_wakes_no_thread(kernel):
     quiet = max(kernel.value("ranks.view['num_quiet']"))
     assert kernel.run("%%px\nprint(x, end='', flush=True)\nprint(2)").text == "[0] 12\n[1] 12\n"
     assert kernel.run("%%px\nnum_loud = len(calls)\ndel thread.schedule").status == "ok"
-    assert quiet <= 4  # of two cells: a reply and that it is done, each
+    assert quiet <= 4  # two cells, each with a reply and an idle status
     assert min(kernel.value("ranks.view['num_loud']")) > quiet

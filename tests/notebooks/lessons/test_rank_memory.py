@@ -1,5 +1,5 @@
 """
-What a rank holds, before and after it has trained: a room of thirty shares one server's memory.
+A test of a rank's memory before and after training: thirty learners share one server's memory.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from paths import ROOT
 LESSON = ROOT / "notebooks" / "00_ranks.ipynb"
 CUDA_MIB = 30 if torch.version.cuda else 0
 """
-What the libraries of a CUDA build of torch hold more in each rank: 82 MiB against 53, both idle.
+Additional memory of each rank with a CUDA build of torch: an idle rank holds 82 MiB in place of 53.
 """
 IDLE_MIB = 80 + CUDA_MIB
 TRAINED_MIB = 120 + CUDA_MIB
@@ -32,7 +32,8 @@ def cells_up_to_training():
 
 def pss_mib(pid):
     """
-    Return the proportional memory of a process: a page that several share is divided by them.
+    Return the proportional set size of a process: each shared page is divided by its number of
+    users.
     """
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
@@ -41,8 +42,8 @@ def pss_mib(pid):
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux tells, others not")
 def test_a_rank_is_light_before_and_after_it_has_trained():
     """
-    Training once tripled what a rank holds, by imports that nobody needed: torch's compiler,
-    scikit-learn, a debugger. Thirty learners then fill a server that thirteen would.
+    A rank stays below its memory limits and loads no needless library. Imports of torch's compiler,
+    scikit-learn and a debugger once tripled a rank's memory, so a server could hold fewer learners.
     """
     start, *others = cells_up_to_training()
     with running_kernel() as kernel:

@@ -1,5 +1,5 @@
 """
-Lessons of one version, and a package of another: whoever starts ranks is told.
+Tests of the message at the start of ranks that lessons and package have different versions.
 """
 
 import json
@@ -21,7 +21,7 @@ TOLD = (
 @pytest.fixture
 def mine(tmp_path):
     """
-    A learner's folder of another version than the package.
+    Return a learner's folder whose lessons have another version than the package.
     """
     workspace.update(tmp_path / "mine", find_course())
     notes = tmp_path / "mine" / workspace.NOTES
@@ -31,7 +31,7 @@ def mine(tmp_path):
 
 def test_texts_of_another_version_are_told_of_until_they_are_brought_up_to_date(mine):
     """
-    An upgrade brings a new package and leaves the folder as it is.
+    After an upgrade of the package the message appears until the learner's folder is updated.
     """
     told = TOLD.format(__version__)
     assert version_check.difference(mine / "notebooks") == told
@@ -41,7 +41,8 @@ def test_texts_of_another_version_are_told_of_until_they_are_brought_up_to_date(
 
 def test_texts_of_a_clone_are_told_of(tmp_path):
     """
-    A link of nbgitpuller brings new texts, and the server's package stays.
+    In a clone, the version in its own source counts: an nbgitpuller link brings new lessons, and
+    the server keeps its package.
     """
     package, notebooks = tmp_path / "ddp_lessons", tmp_path / "notebooks"
     package.mkdir()
@@ -55,7 +56,8 @@ def test_texts_of_a_clone_are_told_of(tmp_path):
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", "not json"])
 def test_texts_of_no_version_are_left_alone(tmp_path, text):
     """
-    A notebook may lie anywhere, and a folder be older than this check.
+    A folder without a known version causes no message: notebooks may lie anywhere, and the folder
+    may be older than this check.
     """
     if text is not None:
         (tmp_path / workspace.NOTES).write_text(text)
@@ -64,7 +66,7 @@ def test_texts_of_no_version_are_left_alone(tmp_path, text):
 
 def test_start_ranks_tells_of_texts_of_another_version(mine):
     """
-    It is the first cell of every lesson.
+    start_ranks() prints the message, because it is in the first cell of every lesson.
     """
     with running_kernel() as kernel:
         kernel.run(f"import os; os.chdir({str(mine / 'notebooks')!r})")

@@ -1,5 +1,5 @@
 """
-Every solved exercise, run as a notebook, gives the outputs that are stored in it.
+A test that every solved exercise, run as a notebook, gives its stored outputs.
 """
 
 import pytest
@@ -14,6 +14,7 @@ from ddp_lessons.course.building.verify import verify
 @pytest.mark.parametrize("stem", EXERCISES)
 def test_solved_exercise_comes_out_again(stem):
     """
-    A teacher shows these outputs; their solutions alone are tested as answers, too.
+    A solved exercise gives its stored outputs, which a teacher may show. Other tests check the
+    solutions alone, as answers.
     """
     verify(EXERCISES[stem], cell_timeout_s=CELL_LIMIT_S, deadline_s=NOTEBOOK_LIMIT_S)
