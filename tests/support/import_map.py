@@ -26,13 +26,23 @@ def imported_names(source, module):
     """
     Return the dotted name of everything that a source imports, also inside functions.
 
+    Imports that only a type checker sees (`if TYPE_CHECKING:`) are left out: they never run.
+
     Args:
         source: Python source text.
         module: The source's dotted name, from which relative imports start; a package ends in
             `.__init__`.
     """
-    names = []
-    for node in ast.walk(ast.parse(source)):
+    names, tree = [], ast.parse(source)
+    unseen = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in unseen:
+            continue
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -127,6 +127,8 @@ def test_package_has_no_circles():
     third = {"ddp_lessons.c": ("import ddp_lessons.a", "ddp_lessons.c")}
     assert circles(one | other | third) == ["ddp_lessons.a", "ddp_lessons.b"]
     assert circles(one | third) == []
+    typed = {"ddp_lessons.b": ("if TYPE_CHECKING:\n    from ddp_lessons import a", "ddp_lessons.b")}
+    assert circles(one | typed) == []
 
 
 def test_package_has_no_crowded_room():
