@@ -5,6 +5,8 @@ Shapes: a gradient has the shape of its parameter. The global norm is that of al
 vector; with sharded gradients each rank holds a part of that vector, and norms add up as squares.
 """
 
+from collections.abc import Iterable
+
 import torch
 import torch.distributed as dist
 
@@ -12,7 +14,12 @@ from ..errors import BadInput
 
 
 @torch.no_grad()
-def clip_gradients(parameters, max_norm, sharded=False, group=None):
+def clip_gradients(
+    parameters: torch.Tensor | Iterable[torch.Tensor],
+    max_norm: float,
+    sharded: bool = False,
+    group: dist.ProcessGroup | None = None,
+) -> torch.Tensor:
     """
     Scale all gradients down together so that their global norm is at most `max_norm`.
 

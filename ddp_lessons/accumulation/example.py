@@ -4,6 +4,11 @@ Small windows and runs, to see what becomes of a gradient, of memory and of the 
 Shapes: N samples of this rank, images (N, F), labels (N,).
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
@@ -12,8 +17,12 @@ from torch.optim import SGD, Adam
 from .rates import set_learning_rate, warmup_cosine
 from .window import Window, windows
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
-def window_gradient(model, micro_batches):
+
+def window_gradient(model: nn.Module, micro_batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     """
     Return the gradient of one window, each micro-batch weighed by its samples; `.grad` keeps it.
 
@@ -33,10 +42,10 @@ def window_gradient(model, micro_batches):
     with Window(model, micro_batches, [len(y) for _, y in micro_batches]) as window:
         for x, y in window:
             window.backward(cross_entropy(model(x), y))
-    return parameters_to_vector(p.grad for p in model.parameters())
+    return parameters_to_vector(p.grad for p in model.parameters())  # type: ignore[misc]
 
 
-def deep_network(device):
+def deep_network(device: torch.device | str) -> tuple[nn.Sequential, Adam]:
     """
     Return eight layers of 64 features, so that activations fill more than weights; and its Adam.
 
@@ -47,7 +56,14 @@ def deep_network(device):
     return network, Adam(network.parameters())
 
 
-def train_windows(model, images, labels, num_micro_batches, peak_rate, num_epochs=4):
+def train_windows(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    num_micro_batches: int,
+    peak_rate: float,
+    num_epochs: int = 4,
+) -> tuple[float, int]:
     """
     Train in windows of micro-batches of 8 samples, at a rate that follows from the step.
 

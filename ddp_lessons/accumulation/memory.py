@@ -5,13 +5,15 @@ A window of k micro-batches keeps the activations of one of them in place of all
 Parameters, gradients and the optimizer's state take the bytes that they took.
 """
 
+from typing import Self
+
 import torch
 from torch.nn.functional import cross_entropy
 
 from .window import Window
 
 
-def state_bytes(module, optimizer):
+def state_bytes(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     """
     Count the bytes that stay from step to step, however small the micro-batches.
 
@@ -33,7 +35,13 @@ def state_bytes(module, optimizer):
     }
 
 
-def step_bytes(module, optimizer, inputs, targets, micro_batch_size):
+def step_bytes(
+    module: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    micro_batch_size: int,
+) -> dict[str, int]:
     """
     Make one step from micro-batches, and count what fills the memory meanwhile.
 
@@ -80,18 +88,18 @@ class SavedBytes:
     Source: torch documentation, "Hooks for saved tensors". Lesson: 07_accumulation.
     """
 
-    def __init__(self, module):
+    def __init__(self, module: torch.nn.Module) -> None:
         self._parameters = {p.untyped_storage().data_ptr() for p in module.parameters()}
         self._holders = {}  # storage: [how many saved tensors use it, its bytes]
         self._now_bytes = 0
         self.peak_bytes = 0
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda s: s.tensor)
         self._hooks.__enter__()
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self._hooks.__exit__(*error)
 
     def _pack(self, tensor):

@@ -6,6 +6,7 @@ ranks that lower their rates at different steps drift apart.
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,11 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from ..errors import BadInput
 
 
-def global_mean(total_local, num_samples_local, group=None):
+def global_mean(
+    total_local: float | torch.Tensor,
+    num_samples_local: int,
+    group: dist.ProcessGroup | None = None,
+) -> float:
     """
     Return the mean over the samples of all ranks, to the last bit the same on every rank.
 
@@ -69,11 +74,16 @@ class PlateauSchedule:
     07_accumulation.
     """
 
-    def __init__(self, optimizer, group=None, **options):
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        group: dist.ProcessGroup | None = None,
+        **options: str | float | list[float],
+    ) -> None:
         self.group = group
-        self._local = ReduceLROnPlateau(optimizer, **options)
+        self._local = ReduceLROnPlateau(optimizer, **options)  # type: ignore[arg-type]  # it checks
 
-    def step(self, total_local, num_samples_local):
+    def step(self, total_local: float | torch.Tensor, num_samples_local: int) -> float:
         """
         Average the metric over all ranks, and lower the rate if it has not improved for too long.
 
@@ -93,13 +103,13 @@ class PlateauSchedule:
         self._local.step(metric)
         return metric
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         """
         Return the state of the schedule; the same on every rank.
         """
         return self._local.state_dict()
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """
         Go on from a state; the optimizer's own state holds the rates.
         """

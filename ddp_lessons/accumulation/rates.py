@@ -4,9 +4,15 @@ How large a batch is, and the learning rate that follows from it and from the st
 A rate that is computed from the step needs no message: every rank counts the same steps.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 from ..errors import BadInput
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 RULES = {"linear": 1.0, "square root": 0.5}
 """
@@ -14,7 +20,9 @@ The power of the batch's growth by which each rule multiplies the learning rate.
 """
 
 
-def effective_batch_size(batch_size_per_rank, world_size, num_micro_batches=1):
+def effective_batch_size(
+    batch_size_per_rank: int, world_size: int, num_micro_batches: int = 1
+) -> int:
     """
     Return how many samples enter one optimizer step.
 
@@ -37,7 +45,9 @@ def effective_batch_size(batch_size_per_rank, world_size, num_micro_batches=1):
     return batch_size_per_rank * world_size * num_micro_batches
 
 
-def scaled_learning_rate(base_rate, base_batch_size, batch_size, rule="linear"):
+def scaled_learning_rate(
+    base_rate: float, base_batch_size: int, batch_size: int, rule: str = "linear"
+) -> float:
     """
     Return the learning rate for a larger or smaller batch than the one it was tuned for.
 
@@ -70,7 +80,13 @@ def scaled_learning_rate(base_rate, base_batch_size, batch_size, rule="linear"):
     return base_rate * (batch_size / base_batch_size) ** RULES[rule]
 
 
-def warmup_cosine(step, num_steps, peak_rate, num_warmup_steps=0, final_rate=0.0):
+def warmup_cosine(
+    step: int,
+    num_steps: int,
+    peak_rate: float,
+    num_warmup_steps: int = 0,
+    final_rate: float = 0.0,
+) -> float:
     """
     Return the learning rate of one step: a straight climb to the peak, then half a cosine down.
 
@@ -101,7 +117,7 @@ def warmup_cosine(step, num_steps, peak_rate, num_warmup_steps=0, final_rate=0.0
     return final_rate + (peak_rate - final_rate) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def set_learning_rate(optimizer, rate):
+def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
     """
     Set the learning rate of all parameter groups of an optimizer.
     """

@@ -9,8 +9,12 @@ their mean; w ranks. N is the sum of all n_rj.
     so rank r adds     sum over j    of  w * n_rj / N  * gradient of loss_rj
 """
 
+from __future__ import annotations
+
 import contextlib
 import itertools
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,8 +22,13 @@ import torch.distributed as dist
 from ..errors import BadInput
 from ..whole import whole_number
 
+if TYPE_CHECKING:
+    from types import TracebackType
 
-def windows(batches, num_micro_batches):
+_Batch = TypeVar("_Batch")
+
+
+def windows(batches: Iterable[_Batch], num_micro_batches: int) -> Iterator[list[_Batch]]:
     """
     Group batches into windows; the last one is shorter if they do not come out even.
 
@@ -48,7 +57,7 @@ def _windows(batches, num_micro_batches):
         yield window
 
 
-class Window:
+class Window(Generic[_Batch]):
     """
     Make the gradient of one step from several micro-batches, with one sync at the end.
 
@@ -87,18 +96,26 @@ class Window:
     Large Minibatch SGD", 2017, section 3 (normalise by the whole batch). Lesson: 07_accumulation.
     """
 
-    def __init__(self, model, micro_batches, sizes=None, across_ranks=False, group=None):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        micro_batches: Iterable[_Batch],
+        sizes: Sequence[int] | None = None,
+        across_ranks: bool = False,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         self.micro_batches = list(micro_batches)
         self._model = model
         self._check(sizes, across_ranks)
         if across_ranks:
-            self.weights = _shares_of_all_ranks(model, sizes, group)
+            self.weights: list[float] = _shares_of_all_ranks(model, sizes, group)
         elif sizes is not None:
             self.weights = [size / sum(sizes) for size in sizes]
         else:
             self.weights = [1 / len(self.micro_batches)] * len(self.micro_batches)
-        self._loop = None
-        self._current = None  # number of the micro-batch that the loop has, while it has one
+        self._loop: Generator[_Batch, None, None] | None = None
+        # Number of the micro-batch that the loop has, while it has one.
+        self._current: int | None = None
         self._is_complete = False
 
     def _check(self, sizes, across_ranks):
@@ -123,10 +140,15 @@ class Window:
                 f"{list(sizes)}). Count the samples of each micro-batch, and leave out empty ones."
             )
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, error_type, error, traceback):
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         if self._loop is not None:
             self._loop.close()  # a loop that was broken off is still inside no_sync
         if error_type is None and not self._is_complete:
@@ -135,7 +157,7 @@ class Window:
                 "micro-batches, whose last one syncs. Loop to the end."
             )
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[_Batch]:
         if self._loop is not None:
             raise BadInput(
                 "Used window: expected one loop over it (got a second one). Make a window for "
@@ -161,7 +183,7 @@ class Window:
                     f"none for number {number}). Call window.backward(loss) in the loop."
                 )
 
-    def scale(self, loss):
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """
         Return a loss times the weight of the micro-batch, for a GradScaler or for several losses.
 
@@ -188,7 +210,7 @@ class Window:
         self._has_loss = True
         return loss * self.weights[self._current]
 
-    def backward(self, loss):
+    def backward(self, loss: torch.Tensor) -> None:
         """
         Add the weighted gradient of the current micro-batch; the last one syncs.
 

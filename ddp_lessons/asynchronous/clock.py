@@ -8,6 +8,7 @@ Legend: rank r makes steps 0, 1, 2 and so on; step s takes `step_ticks(r, s)` ti
 """
 
 import heapq
+from collections.abc import Callable, Sequence
 
 from ..errors import BadInput
 
@@ -25,13 +26,13 @@ class Clock:
     Lesson: 14_asynchronous.
     """
 
-    def __init__(self, step_ticks):
+    def __init__(self, step_ticks: Callable[[int, int], int]) -> None:
         self.now = 0
         self._step_ticks = step_ticks
         self._under_way = []  # heap of (tick at which the step ends, rank)
         self._num_begun = {}
 
-    def begin(self, rank):
+    def begin(self, rank: int) -> None:
         """
         Note that a rank begins its next step now.
 
@@ -48,7 +49,7 @@ class Clock:
         self._num_begun[rank] = number + 1
         heapq.heappush(self._under_way, (self.now + ticks, rank))
 
-    def next(self):
+    def next(self) -> int:
         """
         Let time pass until the next step ends, and return its rank.
 
@@ -64,7 +65,9 @@ class Clock:
         return rank
 
 
-def finish_ticks(talks, step_ticks):
+def finish_ticks(
+    talks: Sequence[Sequence[Sequence[int]]], step_ticks: Callable[[int, int], int]
+) -> int:
     """
     Return the tick at which the last rank is through, if who talks waits for the other.
 

@@ -7,6 +7,11 @@ Shapes: N samples of a step, images (N, 64), labels (N,).
 two ranks see the same digits.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
@@ -20,6 +25,11 @@ from .local import DiLoCo, LocalSGD
 from .lockstep import Lockstep
 from .server import Server, work
 from .weights import gradient_of, set_gradient
+
+if TYPE_CHECKING:
+    from ..trace import Event
+    from ..workloads import Digits
+    from .server import Arrival
 
 NUM_GRADIENTS = 560
 """
@@ -45,7 +55,9 @@ def _no_pause(step):
     """
 
 
-def draw(digits, rank, num_ranks, step, spread=True):
+def draw(
+    digits: Digits, rank: int, num_ranks: int, step: int, spread: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
     """
     Return the samples of one step of a rank: images (N, 64) and labels (N,).
 
@@ -67,14 +79,14 @@ def draw(digits, rank, num_ranks, step, spread=True):
     return digits.train_images[chosen], digits.train_labels[chosen]
 
 
-def backward(model, images, labels):
+def backward(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
     """
     Add the gradient of the mean loss over some samples to `.grad`.
     """
     cross_entropy(model(images), labels).backward()
 
 
-def make_way(name, model):
+def make_way(name: str, model: torch.nn.Module) -> Lockstep | LocalSGD | Gossip:
     """
     Return a way to train, by its name in the lesson's table.
 
@@ -84,7 +96,7 @@ def make_way(name, model):
 
     Lesson: 14_asynchronous.
     """
-    ways = {
+    ways: dict[str, Callable[[], Lockstep | LocalSGD | Gossip]] = {
         "lockstep": lambda: Lockstep(model, SGD(model.parameters(), lr=0.3)),
         "local SGD": lambda: LocalSGD(model, SGD(model.parameters(), lr=0.3), EVERY),
         "DiLoCo": lambda: DiLoCo(model, AdamW(model.parameters(), lr=0.003), EVERY),
@@ -93,7 +105,13 @@ def make_way(name, model):
     return ways[name]()
 
 
-def train(way, digits, spread=True, num_gradients=NUM_GRADIENTS, pause=_no_pause):
+def train(
+    way: Lockstep | LocalSGD | Gossip,
+    digits: Digits,
+    spread: bool = True,
+    num_gradients: int = NUM_GRADIENTS,
+    pause: Callable[[int], object] = _no_pause,
+) -> tuple[float, int, list[tuple[int, ...]]]:
     """
     Train a model in some way; all ranks make equally many steps.
 
@@ -123,15 +141,15 @@ def train(way, digits, spread=True, num_gradients=NUM_GRADIENTS, pause=_no_pause
 
 
 def serve(
-    model,
-    digits,
-    step_ticks=None,
-    lr=0.1,
-    bound=None,
-    spread=True,
-    num_gradients=NUM_GRADIENTS,
-    pause=_no_pause,
-):
+    model: torch.nn.Module,
+    digits: Digits,
+    step_ticks: Callable[[int, int], int] | None = None,
+    lr: float = 0.1,
+    bound: int | None = None,
+    spread: bool = True,
+    num_gradients: int = NUM_GRADIENTS,
+    pause: Callable[[int], object] = _no_pause,
+) -> tuple[float | None, list[Arrival] | None, int]:
     """
     Train a model by a server, which is rank 0, and its workers, all other ranks.
 
@@ -175,7 +193,7 @@ def serve(
     return loss, log, bytes_given(events)
 
 
-def own_items(rank, num_items):
+def own_items(rank: int, num_items: int) -> Callable[[], tuple[int, int] | None]:
     """
     Return a function that hands out a rank's own items (rank, number) one by one, then None.
 
@@ -185,7 +203,13 @@ def own_items(rank, num_items):
     return lambda: next(items, None)
 
 
-def step_of_items(model, digits, take, item_ticks, lr):
+def step_of_items(
+    model: torch.nn.Module,
+    digits: Digits,
+    take: Callable[[], tuple[int, int] | None],
+    item_ticks: int,
+    lr: float,
+) -> tuple[int, int]:
     """
     Make one step from items of work: an item is the gradient of one batch.
 
@@ -227,14 +251,14 @@ def step_of_items(model, digits, take, item_ticks, lr):
     return num_done, tick
 
 
-def bytes_given(events):
+def bytes_given(events: Iterable[Event]) -> int:
     """
     Return the bytes that a rank handed over to its calls, in messages and collectives.
     """
     return sum(event.input_bytes for event in events)
 
 
-def whole_loss(model, digits):
+def whole_loss(model: torch.nn.Module, digits: Digits) -> float:
     """
     Return the mean loss over all training digits; no gradient is left.
     """

@@ -6,6 +6,7 @@ and 2, 3 and 4, and the last one and 0. Where w is odd, one rank sits out.
 """
 
 import torch
+import torch.distributed as dist
 
 from ..collectives import Peers
 from .local import average_weights
@@ -13,7 +14,7 @@ from .lockstep import members
 from .weights import set_weights, weights_of
 
 
-def partner_of(rank, world_size, round_number):
+def partner_of(rank: int, world_size: int, round_number: int) -> int | None:
     """
     Return with whom a rank averages in a round, or None if it sits out.
 
@@ -38,12 +39,17 @@ class Gossip:
     NeurIPS 2017. Lesson: 14_asynchronous.
     """
 
-    def __init__(self, model, optimizer, group=None):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         self.model, self.optimizer, self.group = model, optimizer, group
         self.num_rounds = 0
         self._peers = Peers(group)
 
-    def step(self):
+    def step(self) -> tuple[int, ...]:
         """
         Make one step alone, and average with one other rank.
 
@@ -66,7 +72,7 @@ class Gossip:
         set_weights(self.model, (mine + theirs.to(mine.device)) / 2)
         return (members(self.group)[partner],)
 
-    def finish(self):
+    def finish(self) -> None:
         """
         Average over all ranks once: until then each has weights of its own.
 

@@ -11,6 +11,8 @@ An outer SGD of rate 1 without momentum is local SGD. Buffers, such as BatchNorm
 rank has them.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 
@@ -19,7 +21,11 @@ from .lockstep import members
 from .weights import set_weights, weights_of
 
 
-def average_weights(model, group=None, all_reduce=None):
+def average_weights(
+    model: torch.nn.Module,
+    group: dist.ProcessGroup | None = None,
+    all_reduce: Callable[..., object] | None = None,
+) -> None:
     """
     Give all ranks the mean of their weights, with one all-reduce.
 
@@ -35,7 +41,11 @@ def average_weights(model, group=None, all_reduce=None):
     set_weights(model, mean_weights(model, group, all_reduce))
 
 
-def mean_weights(model, group=None, all_reduce=None):
+def mean_weights(
+    model: torch.nn.Module,
+    group: dist.ProcessGroup | None = None,
+    all_reduce: Callable[..., object] | None = None,
+) -> torch.Tensor:
     """
     Return the mean of all ranks' weights, (G,); the models stay as they are.
 
@@ -64,7 +74,14 @@ class LocalSGD:
     Lesson: 14_asynchronous.
     """
 
-    def __init__(self, model, optimizer, every, group=None, all_reduce=None):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        every: int,
+        group: dist.ProcessGroup | None = None,
+        all_reduce: Callable[..., object] | None = None,
+    ) -> None:
         if every < 1:
             raise BadInput(
                 f"Bad every: expected 1 step or more between two meetings (got {every}). Pass 1 "
@@ -73,7 +90,7 @@ class LocalSGD:
         self.model, self.optimizer, self.group = model, optimizer, group
         self.every, self.num_steps, self.all_reduce = every, 0, all_reduce
 
-    def step(self):
+    def step(self) -> tuple[int, ...]:
         """
         Make one step alone, and meet the others if it is time.
 
@@ -90,7 +107,7 @@ class LocalSGD:
         self.meet()
         return members(self.group)
 
-    def finish(self):
+    def finish(self) -> None:
         """
         Meet once more if steps were made since the last time.
 
@@ -99,7 +116,7 @@ class LocalSGD:
         if self.num_steps % self.every:
             self.meet()
 
-    def meet(self):
+    def meet(self) -> None:
         """
         Put the weights of all ranks together.
 
@@ -130,21 +147,21 @@ class DiLoCo(LocalSGD):
 
     def __init__(
         self,
-        model,
-        optimizer,
-        every,
-        outer_lr=0.7,
-        outer_momentum=0.9,
-        group=None,
-        all_reduce=None,
-    ):
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        every: int,
+        outer_lr: float = 0.7,
+        outer_momentum: float = 0.9,
+        group: dist.ProcessGroup | None = None,
+        all_reduce: Callable[..., object] | None = None,
+    ) -> None:
         super().__init__(model, optimizer, every, group, all_reduce)
         self.common = weights_of(model).requires_grad_()  # x: where the last meeting ended
         self.outer = torch.optim.SGD(
             [self.common], lr=outer_lr, momentum=outer_momentum, nesterov=outer_momentum > 0
         )
 
-    def meet(self):
+    def meet(self) -> None:
         """
         Make one outer step, and go on from there.
 

@@ -5,6 +5,7 @@ Legend: w ranks. `step` takes the place of `optimizer.step()`, after backward, a
 that this one talked with. So do all ways of this room.
 """
 
+import torch
 import torch.distributed as dist
 
 from .weights import gradient_of, set_gradient
@@ -22,10 +23,15 @@ class Lockstep:
     Lesson: 14_asynchronous.
     """
 
-    def __init__(self, model, optimizer, group=None):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         self.model, self.optimizer, self.group = model, optimizer, group
 
-    def step(self):
+    def step(self) -> tuple[int, ...]:
         """
         Make one step by the mean gradient, and empty `.grad`.
 
@@ -41,13 +47,13 @@ class Lockstep:
         self.optimizer.zero_grad()
         return members(self.group)
 
-    def finish(self):
+    def finish(self) -> None:
         """
         Do nothing: after each step all ranks have the same weights.
         """
 
 
-def members(group):
+def members(group: dist.ProcessGroup | None) -> tuple[int, ...]:
     """
     Return the ranks of a group, numbered as in the default group.
     """

@@ -18,7 +18,11 @@ Source: M. Li et al., "Scaling Distributed Machine Learning with the Parameter S
 Parameter Server", NeurIPS 2013 (the bound).
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -26,6 +30,9 @@ import torch.distributed as dist
 from ..errors import BadInput
 from .lockstep import members
 from .weights import set_gradient, set_weights, weights_of
+
+if TYPE_CHECKING:
+    from .clock import Clock
 
 _TAG = 14_001  # so that nothing here meets a message of the caller's
 
@@ -68,7 +75,14 @@ class Server:
     Lesson: 14_asynchronous.
     """
 
-    def __init__(self, model, optimizer, bound=None, clock=None, group=None):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        bound: int | None = None,
+        clock: Clock | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         self.model, self.optimizer, self.group = model, optimizer, group
         self.bound, self.clock = bound, clock
         self.workers = [rank for rank in members(group) if rank != dist.get_rank()]
@@ -88,7 +102,7 @@ class Server:
                 'cannot (got NCCL). Pass group=dist.new_group(backend="gloo").'
             )
 
-    def run(self, num_updates):
+    def run(self, num_updates: int) -> list[Arrival]:
         """
         Make updates until there are enough, then send the workers home.
 
@@ -112,7 +126,15 @@ class Server:
             set_gradient(self.model, gradient)
             self.optimizer.step()
             (version, began), tick = given[worker], self.clock and self.clock.now
-            log.append(Arrival(worker, num_steps[worker], len(log) - version, began, tick))
+            log.append(
+                Arrival(
+                    worker,
+                    num_steps[worker],
+                    len(log) - version,
+                    began,  # type: ignore[arg-type]  # a Clock is never false
+                    tick,  # type: ignore[arg-type]  # the same
+                )
+            )
             num_steps[worker] += 1
             waiting.append(worker)
         self._send_home(waiting)
@@ -144,7 +166,12 @@ class Server:
             self._give(worker, go_on=False)
 
 
-def work(model, gradient_at, server=0, group=None):
+def work(
+    model: torch.nn.Module,
+    gradient_at: Callable[[int], torch.Tensor],
+    server: int = 0,
+    group: dist.ProcessGroup | None = None,
+) -> int:
     """
     Compute gradients for a server until it says stop.
 
@@ -171,7 +198,7 @@ def work(model, gradient_at, server=0, group=None):
     return step
 
 
-def worker_spans(log, world_size):
+def worker_spans(log: Iterable[Arrival], world_size: int) -> list[list[tuple[str, int, int, str]]]:
     """
     Return when each worker computed and when it waited, as `pictures.timeline_picture` takes it.
 
@@ -186,8 +213,8 @@ def worker_spans(log, world_size):
     ended = [0] * world_size
     for arrival in log:
         own = tracks[arrival.worker]
-        if arrival.began > ended[arrival.worker]:
+        if arrival.began > ended[arrival.worker]:  # type: ignore[operator]  # there is a clock
             own.append(("waiting", ended[arrival.worker], arrival.began, "waits"))
         own.append(("compute", arrival.began, arrival.tick, f"age {arrival.age}"))
-        ended[arrival.worker] = arrival.tick
+        ended[arrival.worker] = arrival.tick  # type: ignore[assignment]  # the same
     return tracks

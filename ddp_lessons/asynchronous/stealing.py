@@ -7,6 +7,7 @@ get the same one.
 """
 
 import uuid
+from collections.abc import Sequence
 
 import torch.distributed as dist
 
@@ -14,7 +15,7 @@ from ..errors import BadInput
 from ..private.process_groups import default_store
 
 
-def new_counters():
+def new_counters() -> dist.PrefixStore:
     """
     Return a store that all ranks share, whose counters begin at 0.
 
@@ -46,7 +47,7 @@ class Queues:
     Journal of the ACM, 1999, for the idea. Lesson: 14_asynchronous.
     """
 
-    def __init__(self, store, sizes, rank):
+    def __init__(self, store: dist.Store, sizes: Sequence[int], rank: int) -> None:
         if not 0 <= rank < len(sizes) or min(sizes) < 0:
             raise BadInput(
                 f"Bad queues: expected a size of 0 or more for each rank (got {list(sizes)}, rank "
@@ -56,7 +57,7 @@ class Queues:
         self._open = [owner for owner, size in enumerate(sizes) if size]
         self.num_stolen = 0
 
-    def take(self):
+    def take(self) -> tuple[int, int] | None:
         """
         Take the next item: of this rank's own while there are any, then of the longest queue.
 

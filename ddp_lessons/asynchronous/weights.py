@@ -8,14 +8,14 @@ same everywhere.
 import torch
 
 
-def trained(model):
+def trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """
     Return the parameters of a model that are trained, in their order.
     """
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def weights_of(model):
+def weights_of(model: torch.nn.Module) -> torch.Tensor:
     """
     Return a copy of all trained weights, (G,).
 
@@ -24,7 +24,7 @@ def weights_of(model):
     return torch.cat([p.detach().flatten() for p in trained(model)])
 
 
-def set_weights(model, flat):
+def set_weights(model: torch.nn.Module, flat: torch.Tensor) -> None:
     """
     Put weights into a model; they are copied, so that `flat` stays the caller's.
 
@@ -38,7 +38,7 @@ def set_weights(model, flat):
             p.copy_(part)
 
 
-def gradient_of(model):
+def gradient_of(model: torch.nn.Module) -> torch.Tensor:
     """
     Return a copy of all gradients, (G,); zeros where a parameter has none.
     """
@@ -46,7 +46,7 @@ def gradient_of(model):
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def set_gradient(model, flat):
+def set_gradient(model: torch.nn.Module, flat: torch.Tensor) -> None:
     """
     Put gradients into `.grad`, as a backward would that found it empty.
 

@@ -5,10 +5,14 @@ Legend: rank r of w. Rank 0 writes; a state is nested dicts, lists and tuples of
 and strings.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
@@ -16,6 +20,9 @@ from ddp_lessons.errors import CheckpointRefused
 
 from .faults import agree, first_of_all, place
 from .safe import check_plain, read_state, sealed
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 BLOCK_BYTES = 4 << 20
 """
@@ -32,13 +39,13 @@ class SummedFile:
         sums: Take the CRC-32 of every block.
     """
 
-    def __init__(self, file, sums=True):
+    def __init__(self, file: IO[bytes], sums: bool = True) -> None:
         self._file = file
         self._sums = sums
-        self._blocks: list = []
+        self._blocks: list[int] = []
         self.num_bytes = 0
 
-    def write(self, data):
+    def write(self, data: bytes | bytearray | memoryview) -> int:
         """
         Write all of `data` and return its length in bytes.
         """
@@ -57,20 +64,20 @@ class SummedFile:
             self._blocks[-1] = zlib.crc32(now, self._blocks[-1])
             used = (used + len(now)) % BLOCK_BYTES
 
-    def flush(self):
+    def flush(self) -> None:
         """
         Hand what is buffered to the operating system.
         """
         self._file.flush()
 
-    def checksums(self):
+    def checksums(self) -> list[int]:
         """
         Return the CRC-32 of every block that was written.
         """
         return list(self._blocks)
 
 
-def sync_folder(folder):
+def sync_folder(folder: Path | str) -> None:
     """
     Wait until the names in a folder are on the disk. A synced file may still lack its name.
 
@@ -83,7 +90,12 @@ def sync_folder(folder):
         os.close(handle)
 
 
-def write_atomically(path, write, sums=True, check=None):
+def write_atomically(
+    path: Path | str,
+    write: Callable[[SummedFile], object],
+    sums: bool = True,
+    check: Callable[[Path], object] | None = None,
+) -> SummedFile:
     """
     Replace the file at `path` by what `write` writes, wholly or not at all.
 
@@ -126,7 +138,7 @@ def write_atomically(path, write, sums=True, check=None):
     return summed
 
 
-def write_state(state, path, sums=True):
+def write_state(state: object, path: Path | str, sums: bool = True) -> SummedFile:
     """
     Write a state atomically from this process alone. `sums` is as for `write_atomically`.
 
@@ -138,13 +150,13 @@ def write_state(state, path, sums=True):
     """
     return write_atomically(
         path,
-        lambda file: torch.save(sealed(state), file),
+        lambda file: torch.save(sealed(state), file),  # type: ignore[arg-type]  # it only writes
         sums,
         check=lambda written: check_plain(written, state),
     )
 
 
-def save(state, path, group=None):
+def save(state: object, path: Path | str, group: dist.ProcessGroup | None = None) -> None:
     """
     Save a state from rank 0; return on every rank once it is on the disk.
 
@@ -173,7 +185,9 @@ def save(state, path, group=None):
     agree(error, group)
 
 
-def load(path, device="cpu", group=None):
+def load(
+    path: Path | str, device: torch.device | str = "cpu", group: dist.ProcessGroup | None = None
+) -> Any:
     """
     Load a state that `save` saved, on every rank, or refuse it on every rank.
 

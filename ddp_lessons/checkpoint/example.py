@@ -4,8 +4,12 @@ A small run with everything that a checkpoint can forget.
 Shapes: N samples, images (N, F). Legend: rank r of w, each with a seed and a shard of its own.
 """
 
+from __future__ import annotations
+
 import os
 import signal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -18,8 +22,11 @@ from ddp_lessons.samplers import ResumableSampler
 from .faults import place
 from .state import Run
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def make_run(model, images, idle_pass=True):
+
+def make_run(model: torch.nn.Module, images: torch.Tensor, idle_pass: bool = True) -> Run:
     """
     Make a run of momentum, a falling rate, a shuffle that knows its place, and random numbers.
 
@@ -63,11 +70,11 @@ class KillsWhenSaved:
     Lesson: 08_checkpoint.
     """
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:  # type: ignore[misc]  # nobody comes back
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def flip_bit(path, tensor):
+def flip_bit(path: Path, tensor: torch.Tensor) -> None:
     """
     Flip one bit of a tensor's first number, where it stands in a file.
 
@@ -82,7 +89,9 @@ def flip_bit(path, tensor):
     path.write_bytes(data)
 
 
-def train(run, images, labels, num_steps):  # noqa: RET503 - its epochs do not end
+def train(  # type: ignore[return]  # noqa: RET503 - its epochs do not end
+    run: Run, images: torch.Tensor, labels: torch.Tensor, num_steps: int
+) -> float:
     """
     Make some more steps of 16 samples a rank, with noise on the images, and return the last loss.
 
@@ -103,7 +112,7 @@ def train(run, images, labels, num_steps):  # noqa: RET503 - its epochs do not e
     run.sampler.load_state_dict(run.sampler.state_dict())  # go on where the last call left
     for epoch in run.remaining_epochs(float("inf")):
         run.sampler.set_epoch(epoch)
-        for batch in BatchSampler(run.sampler, 16, drop_last=False):
+        for batch in BatchSampler(run.sampler, 16, drop_last=False):  # type: ignore[arg-type]
             loss = cross_entropy(run.model(dropout(images[batch], 0.1)), labels[batch])
             run.optimizer.zero_grad()
             loss.backward()
@@ -114,7 +123,7 @@ def train(run, images, labels, num_steps):  # noqa: RET503 - its epochs do not e
                 return loss.item()
 
 
-def weights_of(run):
+def weights_of(run: Run) -> torch.Tensor:
     """
     Return a copy of all weights of a run as one vector, on the CPU.
 
@@ -123,7 +132,7 @@ def weights_of(run):
     return torch.cat([p.detach().flatten() for p in run.model.parameters()]).cpu()
 
 
-def forget(state, fresh, part):
+def forget(state: Mapping[str, Any], fresh: Mapping[str, Any], part: str) -> dict[str, Any]:
     """
     Return a captured state in which one part is that of a fresh run, as if it had not been saved.
 

@@ -4,12 +4,16 @@ What can go wrong with a checkpoint, and how every rank learns of it.
 Legend: rank r of w, where w is the size of the group.
 """
 
+from typing import TypeVar
+
 import torch.distributed as dist
 
 from ddp_lessons.errors import DDPLessonsError, SaveFailed
 
+_Thing = TypeVar("_Thing")
 
-def place(group=None):
+
+def place(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
     """
     Return (rank, world_size) within a group; (0, 1) in a process that has joined none.
 
@@ -21,7 +25,7 @@ def place(group=None):
     return dist.get_rank(group), dist.get_world_size(group)
 
 
-def in_words(error):
+def in_words(error: BaseException) -> str:
     """
     Return an error as one short line without paths or addresses.
     """
@@ -38,7 +42,7 @@ def in_words(error):
     )
 
 
-def from_all(thing, group=None):
+def from_all(thing: _Thing, group: dist.ProcessGroup | None = None) -> list[_Thing]:
     """
     Return on every rank what each rank gave, in rank order.
 
@@ -54,7 +58,7 @@ def from_all(thing, group=None):
     return things
 
 
-def first_of_all(words, group=None):
+def first_of_all(words: str | None, group: dist.ProcessGroup | None = None) -> str | None:
     """
     Return on every rank what the lowest rank said that said anything, or None.
 
@@ -63,7 +67,7 @@ def first_of_all(words, group=None):
     return next((said for said in from_all(words, group) if said is not None), None)
 
 
-def agree(error, group=None):
+def agree(error: BaseException | None, group: dist.ProcessGroup | None = None) -> None:
     """
     Return on every rank once all ranks have come, or raise on every rank if one had an error.
 

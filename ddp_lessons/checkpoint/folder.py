@@ -7,6 +7,7 @@ Legend: rank r of w. Rank 0 names, completes and removes; every rank hears how i
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
@@ -16,6 +17,7 @@ from .atomic import write_state
 from .faults import agree, place
 from .housekeeping import (
     WHOLE_FILE,
+    Choice,
     begin,
     choose,
     complete,
@@ -34,7 +36,10 @@ from .sharded import (
     write_shards,
     write_shards_async,
 )  # fmt: skip
-from .state import capture, capture_rest, restore
+from .state import Run, capture, capture_rest, restore
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 
 class Checkpoints:
@@ -53,16 +58,22 @@ class Checkpoints:
     Lesson: 08_checkpoint.
     """
 
-    def __init__(self, root, keep_last=3, keep_every=None, group=None):
+    def __init__(
+        self,
+        root: Path | str,
+        keep_last: int = 3,
+        keep_every: int | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         for name, number in (("keep_last", keep_last), ("keep_every", keep_every)):
             if number is not None and number < 1:
                 raise BadInput(f"bad {name}: expected 1 or more (got {number}). Keep one at least.")
         self.root = Path(root)
         self._keep_last, self._keep_every, self._group = keep_last, keep_every, group
-        self._background_group = None
-        self._pending = None
+        self._background_group: dist.ProcessGroup | None = None
+        self._pending: Future[None] | None = None
 
-    def save(self, run):
+    def save(self, run: Run) -> None:
         """
         Save all of a run from rank 0. Return on every rank once it is on the disk.
 
@@ -82,7 +93,7 @@ class Checkpoints:
 
         self._on_rank_0(write, self._group)
 
-    def save_sharded(self, run):
+    def save_sharded(self, run: Run) -> None:
         """
         Save every rank's part of a run at once, through DCP.
 
@@ -96,7 +107,7 @@ class Checkpoints:
         write_shards(shards, folder, self._group)
         self._finish(rest, folder, self._group)
 
-    def save_async(self, run):
+    def save_async(self, run: Run) -> None:
         """
         Copy every rank's part of a run, and save the copies while training goes on.
 
@@ -116,7 +127,7 @@ class Checkpoints:
         self._pending = thread.submit(self._finish, rest, folder, group, written)
         thread.shutdown(wait=False)
 
-    def wait(self):
+    def wait(self) -> None:
         """
         Wait until the save in the background is on the disk. Does nothing if there is none.
 
@@ -127,7 +138,7 @@ class Checkpoints:
         if pending is not None:
             pending.result()
 
-    def close(self):
+    def close(self) -> None:
         """
         Wait for the save in the background, and leave its group.
 
@@ -143,13 +154,13 @@ class Checkpoints:
                 dist.destroy_process_group(self._background_group)
                 self._background_group = None
 
-    def names(self):
+    def names(self) -> list[str]:
         """
         Return the names of all checkpoints, the earliest first, damaged ones included.
         """
         return names(self.root)
 
-    def latest(self):
+    def latest(self) -> Choice:
         """
         Return the latest good checkpoint as a Choice. Each rank reads a share; all hear the same.
 
@@ -158,7 +169,7 @@ class Checkpoints:
         choice, _ = choose(self.root, self._group)
         return choice
 
-    def load(self, run, exact=True):
+    def load(self, run: Run, exact: bool = True) -> Choice:
         """
         Put a run back to the latest good checkpoint.
 
@@ -180,8 +191,9 @@ class Checkpoints:
             reasons = "; ".join(f"{name} is {reason}" for name, reason in choice.skipped)
             raise CheckpointRefused(f"no good checkpoint: expected at least one (got {reasons})")
         if choice.kind == WHOLE:
-            restore(run, state, self._group, exact)
+            restore(run, state, self._group, exact)  # type: ignore[arg-type]  # it was read
         elif choice.kind == SHARDED:
+            assert choice.name is not None
             load_shards(run, self.root / choice.name, self._group, exact, state)
         return choice
 

@@ -16,6 +16,7 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -23,7 +24,7 @@ from ddp_lessons.errors import CheckpointRefused
 
 from .atomic import sync_folder
 from .faults import first_of_all, place
-from .manifest import SHARDED, WHOLE, read_manifest, verify, write_manifest
+from .manifest import SHARDED, WHOLE, Manifest, read_manifest, verify, write_manifest
 from .safe import SafeReader, read_state
 
 WHOLE_FILE = "run.pt"
@@ -47,10 +48,10 @@ class Choice:
     name: str | None = None
     step: int | None = None
     kind: str | None = None
-    skipped: tuple = ()
+    skipped: tuple[tuple[str, str], ...] = ()
 
 
-def names(root):
+def names(root: Path | str) -> list[str]:
     """
     Return the names of all checkpoints, the earliest first, damaged ones included.
     """
@@ -60,7 +61,7 @@ def names(root):
     return sorted((p.name for p in root.iterdir() if _NAME.fullmatch(p.name)), key=_order)
 
 
-def begin(root, step):
+def begin(root: Path | str, step: int) -> Path:
     """
     Make the folder that a checkpoint is written in, after removing what a killed run left.
 
@@ -77,14 +78,14 @@ def begin(root, step):
     return folder
 
 
-def hidden_folder(root, step):
+def hidden_folder(root: Path | str, step: int) -> Path:
     """
     Return the folder that a checkpoint is written in. The same on every rank.
     """
     return Path(root) / f".step-{step:08d}.tmp"
 
 
-def complete(root, folder, manifest):
+def complete(root: Path | str, folder: Path | str, manifest: Manifest) -> str:
     """
     Write the manifest, and give the folder its name: from now on it is a checkpoint.
 
@@ -109,7 +110,7 @@ def complete(root, folder, manifest):
     return name
 
 
-def sweep(root):
+def sweep(root: Path | str) -> None:
     """
     Remove what no complete checkpoint needs: folders that a killed run was writing or removing.
     """
@@ -120,7 +121,7 @@ def sweep(root):
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def keep_only(root, newest, keep_last, keep_every=None):
+def keep_only(root: Path | str, newest: str, keep_last: int, keep_every: int | None = None) -> None:
     """
     Remove old checkpoints. What is unfinished or cut short stays, and does not count.
 
@@ -143,7 +144,9 @@ def keep_only(root, newest, keep_last, keep_every=None):
                 shutil.rmtree(out_of_sight)
 
 
-def choose(root, group=None, takes_state=False):
+def choose(
+    root: Path | str, group: dist.ProcessGroup | None = None, takes_state: bool = False
+) -> tuple[Choice, dict[str, Any] | None]:
     """
     Return the latest good checkpoint as a Choice, and why each later one is none.
 

@@ -5,10 +5,22 @@ Kept to be compared with: `save` loses the only copy when it is interrupted, and
 all write one file; `load` runs code that a file brings; what `capture` leaves out, a run misses.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 import torch
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def save(state, path, group=None):
+    import torch.distributed as dist
+
+    from .state import Run
+
+
+def save(state: object, path: Path | str, group: dist.ProcessGroup | None = None) -> None:
     """
     Write a state over the earlier one, on every rank that calls it.
 
@@ -17,7 +29,9 @@ def save(state, path, group=None):
     torch.save(state, path)
 
 
-def load(path, device="cpu", group=None):
+def load(
+    path: Path | str, device: torch.device | str = "cpu", group: dist.ProcessGroup | None = None
+) -> Any:
     """
     Read a state and run whatever code the file brings.
 
@@ -26,7 +40,7 @@ def load(path, device="cpu", group=None):
     return torch.load(path, map_location=device, weights_only=False)
 
 
-def capture(run, group=None):
+def capture(run: Run, group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     """
     Return the weights, and the number of the epoch that was just run.
 
@@ -35,7 +49,7 @@ def capture(run, group=None):
     return {"model": run.model.state_dict(), "epoch": run.epoch}
 
 
-def restore(run, state, group=None):
+def restore(run: Run, state: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> None:
     """
     Take over the weights, and start the saved epoch again.
 

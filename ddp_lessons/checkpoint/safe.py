@@ -7,6 +7,8 @@ metadata, and all that is no tensor, with the full pickle; the reader and the pl
 module put the safe way in their place.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import enum
 import io
@@ -14,6 +16,7 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +27,10 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from ddp_lessons.errors import BadInput, CheckpointRefused
 from ddp_lessons.private import storages
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.metadata import Metadata
+    from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 
 FORMAT = "ddp_lessons.checkpoint"
 VERSION = 1
@@ -45,14 +52,14 @@ What DCP's metadata is made of: plain records, sizes and paths. None of them act
 """
 
 
-def sealed(state):
+def sealed(state: object) -> dict[str, object]:
     """
     Return a state in an envelope that tells our files from others.
     """
     return {"format": FORMAT, "version": VERSION, "state": state}
 
 
-def saved(value):
+def saved(value: object) -> io.BytesIO:
     """
     Return a value as a file of torch.save that is in memory.
     """
@@ -62,7 +69,7 @@ def saved(value):
     return content
 
 
-def check_plain(path, state, name="state"):
+def check_plain(path: Path | str | IO[bytes], state: object, name: str = "state") -> None:
     """
     Raise BadInput if a file of torch.save holds more than tensors and plain values.
 
@@ -99,7 +106,13 @@ def _entries_with_code(value, name):
         yield name, value
 
 
-def read_state(path, device="cpu", verified=False, rank=0, world_size=1):
+def read_state(
+    path: Path | str,
+    device: torch.device | str = "cpu",
+    verified: bool = False,
+    rank: int = 0,
+    world_size: int = 1,
+) -> Any:
     """
     Read a state from one file, in this process alone.
 
@@ -160,11 +173,11 @@ class SafeReader(dcp.FileSystemReader):
     Source: torch.distributed.checkpoint documentation, `FileSystemReader`. Lesson: 08_checkpoint.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: Path | str) -> None:
         super().__init__(path)
         self._layouts: dict = {}
 
-    def read_metadata(self, *args, **kwargs):
+    def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
         """
         Return DCP's metadata.
 
@@ -189,7 +202,7 @@ class SafeReader(dcp.FileSystemReader):
         metadata.storage_meta.load_id = self.load_id
         return metadata
 
-    def read_data(self, plan, planner):
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future[None]:
         """
         Read every part of a tensor to where it belongs.
 
@@ -255,7 +268,7 @@ class SafePlanner(dcp.DefaultLoadPlanner):
     Source: torch.distributed.checkpoint documentation, `DefaultLoadPlanner`. Lesson: 08_checkpoint.
     """
 
-    def load_bytes(self, read_item, value):
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """
         Take over one value that is no tensor, such as a learning rate.
 

@@ -5,9 +5,13 @@ Legend: a tensor of n numbers that w ranks share is a DTensor, of which each ran
 DCP stores the parts with their place in the whole, so another number of ranks can load them.
 """
 
+from __future__ import annotations
+
 import contextlib
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -22,10 +26,15 @@ from .faults import agree, first_of_all, from_all, in_words, place
 from .housekeeping import REST_FILE
 from .manifest import checksum
 from .safe import SafePlanner, SafeReader, check_plain, read_state, saved
-from .state import PLACES, check_fits, restore_rest
+from .state import PLACES, Run, check_fits, restore_rest
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from .manifest import Checksum
 
 
-def capture_shards(run):
+def capture_shards(run: Run) -> dict[str, Any]:
     """
     Return {"model": ..., "optimizer": ..., "fresh": ...} of a run, each rank its own parts.
 
@@ -71,7 +80,7 @@ def _unplaced(placed, shards):
     return shards if is_view else placed
 
 
-def check_values(shards, group=None):
+def check_values(shards: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> None:
     """
     Raise on every rank if the optimizer's settings are more than plain values on some rank.
 
@@ -92,14 +101,16 @@ def check_values(shards, group=None):
     agree(error, group)
 
 
-def write_rest(rest, folder):
+def write_rest(rest: Mapping[str, Any], folder: Path | str) -> None:
     """
     Write what is no model and no optimizer: schedule, random numbers, place in the data.
     """
     write_state(rest, Path(folder) / REST_FILE)
 
 
-def write_shards(shards, folder, group=None):
+def write_shards(
+    shards: dict[str, Any], folder: Path | str, group: dist.ProcessGroup | None = None
+) -> None:
     """
     Write every rank's part into a folder that exists. Each file is synced.
 
@@ -129,7 +140,9 @@ def write_shards(shards, folder, group=None):
     agree(error, group)
 
 
-def write_shards_async(shards, folder, group):
+def write_shards_async(
+    shards: dict[str, Any], folder: Path | str, group: dist.ProcessGroup | None
+) -> Future[object]:
     """
     Copy every rank's part, and return while DCP still writes the copies in the background.
 
@@ -142,7 +155,7 @@ def write_shards_async(shards, folder, group):
     Source: torch.distributed.checkpoint documentation, `async_save`. Lesson: 08_checkpoint.
     """
     _one_process_is_fine()
-    return dcp.async_save(
+    return dcp.async_save(  # type: ignore[return-value]  # without a stager it is a Future
         shards,
         storage_writer=_writer(folder),
         process_group=group,
@@ -150,7 +163,7 @@ def write_shards_async(shards, folder, group):
     )
 
 
-def checksums(folder, group=None):
+def checksums(folder: Path | str, group: dist.ProcessGroup | None = None) -> dict[str, Checksum]:
     """
     Return the checksum of every file of a folder; each rank reads a share of them.
 
@@ -173,7 +186,13 @@ def checksums(folder, group=None):
     return {name: entry for share in from_all(mine, group) for name, entry in share.items()}
 
 
-def load_shards(run, folder, group=None, exact=True, rest=None):
+def load_shards(
+    run: Run,
+    folder: Path | str,
+    group: dist.ProcessGroup | None = None,
+    exact: bool = True,
+    rest: Mapping[str, Any] | None = None,
+) -> None:
     """
     Put a run back to what a folder holds, each rank reading the parts that it needs.
 

@@ -5,9 +5,12 @@ Legend: rank r of w. The model, its optimizer, the schedule and the scaler are e
 the random numbers and the place in the data are each rank's own.
 """
 
+from __future__ import annotations
+
 import random
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 from ddp_lessons.errors import BadInput, CheckpointRefused
 
 from .faults import from_all, place
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch.distributed.checkpoint.stateful import Stateful
 
 PLACES = "place_shard"
 """
@@ -40,15 +47,15 @@ class Run:
         step: Number of optimizer steps that are done.
     """
 
-    model: Any
-    optimizer: Any
-    scheduler: Any = None
-    scaler: Any = None
-    sampler: Any = None
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
+    scaler: torch.amp.GradScaler | None = None
+    sampler: Stateful | None = None
     epoch: int = 0
     step: int = 0
 
-    def remaining_epochs(self, num_epochs):
+    def remaining_epochs(self, num_epochs: float) -> Iterator[int]:
         """
         Yield the epochs that are still to be run, and count each as done when its body ends.
 
@@ -63,7 +70,7 @@ class Run:
             self.epoch += 1
 
 
-def capture_rng(device=None):
+def capture_rng(device: torch.device | str | None = None) -> dict[str, Any]:
     """
     Return the state of every random number generator of this process.
 
@@ -95,7 +102,7 @@ def capture_rng(device=None):
     return states
 
 
-def restore_rng(states, device=None):
+def restore_rng(states: Mapping[str, Any], device: torch.device | str | None = None) -> None:
     """
     Put every random number generator of this process back to a captured state.
 
@@ -113,7 +120,7 @@ def restore_rng(states, device=None):
         torch.cuda.set_rng_state(states["cuda"].cpu(), "cuda" if device is None else device)
 
 
-def capture_rest(run, group=None):
+def capture_rest(run: Run, group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     """
     Return all of a run but its model and optimizer: what sharded checkpoints keep in one file.
 
@@ -133,7 +140,7 @@ def capture_rest(run, group=None):
     return rest
 
 
-def capture(run, group=None):
+def capture(run: Run, group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     """
     Return the whole state of a run, from which it goes on as if it had never stopped.
 
@@ -159,7 +166,12 @@ def capture(run, group=None):
     }
 
 
-def restore_rest(run, rest, group=None, exact=True):
+def restore_rest(
+    run: Run,
+    rest: Mapping[str, Any],
+    group: dist.ProcessGroup | None = None,
+    exact: bool = True,
+) -> None:
     """
     Put back all of a run but its model and optimizer. Call it last, just before the next step.
 
@@ -187,7 +199,12 @@ def restore_rest(run, rest, group=None, exact=True):
         run.sampler.load_state_dict(rest["ranks"][0]["sampler"])
 
 
-def restore(run, state, group=None, exact=True):
+def restore(
+    run: Run,
+    state: Mapping[str, Any],
+    group: dist.ProcessGroup | None = None,
+    exact: bool = True,
+) -> None:
     """
     Put a run back to a captured state. The next step is the one that the first run would have made.
 
@@ -222,7 +239,12 @@ def restore(run, state, group=None, exact=True):
     restore_rest(run, state, group, exact)
 
 
-def check_fits(run, rest, group=None, exact=True):
+def check_fits(
+    run: Run,
+    rest: Mapping[str, Any],
+    group: dist.ProcessGroup | None = None,
+    exact: bool = True,
+) -> None:
     """
     Raise CheckpointRefused unless a state has every part that a run needs, and ranks as many.
     """
@@ -241,7 +263,7 @@ def check_fits(run, rest, group=None, exact=True):
         )
 
 
-def bare(model):
+def bare(model: torch.nn.Module) -> torch.nn.Module:
     """
     Return the module inside DistributedDataParallel, so that a checkpoint fits with or without it.
     """

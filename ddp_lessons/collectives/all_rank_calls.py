@@ -11,11 +11,21 @@ Source of every meaning here: torch.distributed documentation, "Collective funct
 Lesson: 02_collectives.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch.distributed as dist
 
 from .arguments import check_list, check_tensors
 from .messages import Peers
 from .reductions import check_op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import ModuleType
+
+    import torch
 
 
 class AllRankCalls:
@@ -26,13 +36,18 @@ class AllRankCalls:
         algorithm: Module with `all_reduce`, `all_gather` and `reduce_scatter`.
     """
 
-    def __init__(self, algorithm):
+    def __init__(self, algorithm: ModuleType) -> None:
         self._algorithm = algorithm
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"{type(self).__name__}({self._algorithm.__name__})"
 
-    def all_reduce(self, tensor, op=dist.ReduceOp.SUM, group=None):
+    def all_reduce(
+        self,
+        tensor: torch.Tensor,
+        op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         """
         Put the tensors of all ranks together in `tensor` of every rank.
 
@@ -54,7 +69,12 @@ class AllRankCalls:
         self._algorithm.all_reduce(flat, op, peers)
         peers.put_back(flat, tensor)
 
-    def all_gather(self, tensor_list, tensor, group=None):
+    def all_gather(
+        self,
+        tensor_list: list[torch.Tensor] | tuple[torch.Tensor, ...],
+        tensor: torch.Tensor,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         """
         Fill `tensor_list[r]` of every rank with `tensor` of rank r.
 
@@ -75,7 +95,13 @@ class AllRankCalls:
         self._algorithm.all_gather(peers.flatten(tensor), parts, peers)
         put_back_all(parts, tensor_list, peers)
 
-    def reduce_scatter(self, output, input_list, op=dist.ReduceOp.SUM, group=None):
+    def reduce_scatter(
+        self,
+        output: torch.Tensor,
+        input_list: list[torch.Tensor] | tuple[torch.Tensor, ...],
+        op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         """
         Put all ranks' `input_list[r]` together in `output` of rank r.
 
@@ -101,7 +127,9 @@ class AllRankCalls:
         peers.put_back(flat, output)
 
 
-def put_back_all(flats, tensors, peers):
+def put_back_all(
+    flats: Iterable[torch.Tensor], tensors: Iterable[torch.Tensor], peers: Peers
+) -> None:
     """
     Write flat tensors into the tensors that they were made from.
     """

@@ -4,10 +4,21 @@ Refuse wrong arguments before the first message, so that no rank waits for one t
 Legend: w ranks. `peers` are the Peers of the call; `name` is what the caller's tensors are called.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-def check_tensors(tensors, name, peers, written=False):
+    from .messages import Peers
+
+
+def check_tensors(
+    tensors: Iterable[torch.Tensor], name: str, peers: Peers, written: bool = False
+) -> None:
     """
     Refuse what cannot be sent, or cannot be written.
 
@@ -35,7 +46,14 @@ def check_tensors(tensors, name, peers, written=False):
             )
 
 
-def check_list(tensors, name, peers, like=None, dtype=None, written=False):
+def check_list(
+    tensors: list[torch.Tensor] | tuple[torch.Tensor, ...],
+    name: str,
+    peers: Peers,
+    like: torch.Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    written: bool = False,
+) -> None:
     """
     Refuse a list that does not hold one fitting tensor a rank.
 
@@ -78,7 +96,14 @@ def check_list(tensors, name, peers, like=None, dtype=None, written=False):
             )
 
 
-def check_root_list(tensors, name, root, peers, like, written=False):
+def check_root_list(
+    tensors: list[torch.Tensor] | tuple[torch.Tensor, ...] | None,
+    name: str,
+    root: int,
+    peers: Peers,
+    like: torch.Tensor,
+    written: bool = False,
+) -> None:
     """
     Refuse a list that does not fit on the root, or that is there on another rank.
 
@@ -94,7 +119,8 @@ def check_root_list(tensors, name, root, peers, like, written=False):
         BadInput: The list does not fit on the root, or another rank gives one.
     """
     if peers.rank == root:
-        check_list(tensors, name, peers, like=like, written=written)
+        # It refuses None as well.
+        check_list(tensors, name, peers, like=like, written=written)  # type: ignore[arg-type]
     elif tensors:
         raise peers.fault(
             f"List on the wrong rank: {name} belongs to rank {root} of the group alone",

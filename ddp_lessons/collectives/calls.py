@@ -24,7 +24,9 @@ class Calls(AllRankCalls):
         algorithm: Module with the functions of `hub`.
     """
 
-    def broadcast(self, tensor, src=None, group=None):
+    def broadcast(
+        self, tensor: torch.Tensor, src: int | None = None, group: dist.ProcessGroup | None = None
+    ) -> None:
         """
         Fill `tensor` of every rank with the numbers of rank `src`.
 
@@ -46,7 +48,13 @@ class Calls(AllRankCalls):
         if peers.rank != src:
             peers.put_back(flat, tensor)
 
-    def scatter(self, tensor, scatter_list=None, src=None, group=None):
+    def scatter(
+        self,
+        tensor: torch.Tensor,
+        scatter_list: list[torch.Tensor] | tuple[torch.Tensor, ...] | None = None,
+        src: int | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         """
         Fill `tensor` of each rank r with `scatter_list[r]` of rank `src`.
 
@@ -70,7 +78,13 @@ class Calls(AllRankCalls):
         self._algorithm.scatter(flat, parts, src, peers)
         peers.put_back(flat, tensor)
 
-    def gather(self, tensor, gather_list=None, dst=None, group=None):
+    def gather(
+        self,
+        tensor: torch.Tensor,
+        gather_list: list[torch.Tensor] | tuple[torch.Tensor, ...] | None = None,
+        dst: int | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         """
         Fill `gather_list[r]` of rank `dst` with `tensor` of each rank r.
 
@@ -94,7 +108,13 @@ class Calls(AllRankCalls):
         self._algorithm.gather(peers.flatten(tensor), parts, dst, peers)
         put_back_all(parts, gather_list or (), peers)
 
-    def reduce(self, tensor, dst=None, op=dist.ReduceOp.SUM, group=None):
+    def reduce(
+        self,
+        tensor: torch.Tensor,
+        dst: int | None = None,
+        op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         """
         Put the tensors of all ranks together in `tensor` of rank `dst`. The others keep theirs.
 
@@ -118,7 +138,9 @@ class Calls(AllRankCalls):
         if peers.rank == dst:
             peers.put_back(flat, tensor)
 
-    def all_gather_unequal(self, tensor, group=None):
+    def all_gather_unequal(
+        self, tensor: torch.Tensor, group: dist.ProcessGroup | None = None
+    ) -> list[torch.Tensor]:
         """
         Return the tensors of all ranks, which may differ in their first dimension.
 
@@ -157,7 +179,12 @@ class Calls(AllRankCalls):
         put_back_all(flats, parts, peers)
         return parts
 
-    def all_to_all(self, output_list, input_list, group=None):
+    def all_to_all(
+        self,
+        output_list: list[torch.Tensor] | tuple[torch.Tensor, ...],
+        input_list: list[torch.Tensor] | tuple[torch.Tensor, ...],
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         """
         Fill `output_list[s]` of each rank r with `input_list[r]` of rank s.
 
@@ -195,7 +222,7 @@ class Calls(AllRankCalls):
         self._algorithm.all_to_all(outputs, inputs, counts, peers)
         put_back_all(outputs, output_list, peers)
 
-    def barrier(self, group=None):
+    def barrier(self, group: dist.ProcessGroup | None = None) -> None:
         """
         Return when every rank of the group has called it.
 

@@ -10,9 +10,20 @@ Nothing here can deadlock: a send waits only for a rank whose next step is to re
 Lesson: 02_collectives.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 
 from .reductions import combine, finish
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch.distributed as dist
+
+    from .messages import Peers
 
 HUB = 0
 """
@@ -20,7 +31,7 @@ Rank in the group that collectives without a root go through.
 """
 
 
-def broadcast(flat, src, peers):
+def broadcast(flat: torch.Tensor, src: int, peers: Peers) -> None:
     """
     Send `flat` of `src` to each rank in turn.
     """
@@ -31,7 +42,9 @@ def broadcast(flat, src, peers):
         peers.receive(flat, src)
 
 
-def scatter(flat, parts, src, peers):
+def scatter(
+    flat: torch.Tensor, parts: Sequence[torch.Tensor] | torch.Tensor, src: int, peers: Peers
+) -> None:
     """
     Send part r of `src` to rank r, each in turn.
     """
@@ -43,7 +56,7 @@ def scatter(flat, parts, src, peers):
         peers.receive(flat, src)
 
 
-def gather(flat, parts, dst, peers):
+def gather(flat: torch.Tensor, parts: Sequence[torch.Tensor], dst: int, peers: Peers) -> None:
     """
     Receive part r of `dst` from rank r, each in turn.
     """
@@ -55,7 +68,7 @@ def gather(flat, parts, dst, peers):
         peers.send(flat, dst)
 
 
-def reduce(flat, dst, op, peers):
+def reduce(flat: torch.Tensor, dst: int, op: dist.ReduceOp.RedOpType, peers: Peers) -> None:
     """
     Receive every rank's numbers on `dst` and put them together there.
     """
@@ -69,7 +82,7 @@ def reduce(flat, dst, op, peers):
         peers.send(flat, dst)
 
 
-def all_reduce(flat, op, peers):
+def all_reduce(flat: torch.Tensor, op: dist.ReduceOp.RedOpType, peers: Peers) -> None:
     """
     Put all numbers together at the hub, and send them out again.
     """
@@ -77,7 +90,7 @@ def all_reduce(flat, op, peers):
     broadcast(flat, HUB, peers)
 
 
-def all_gather(flat, parts, peers):
+def all_gather(flat: torch.Tensor, parts: Sequence[torch.Tensor], peers: Peers) -> None:
     """
     Collect all parts at the hub, and send them out again. Parts may differ in length.
     """
@@ -89,7 +102,12 @@ def all_gather(flat, parts, peers):
         part.copy_(place)
 
 
-def reduce_scatter(flat, parts, op, peers):
+def reduce_scatter(
+    flat: torch.Tensor,
+    parts: list[torch.Tensor] | tuple[torch.Tensor, ...],
+    op: dist.ReduceOp.RedOpType,
+    peers: Peers,
+) -> None:
     """
     Put all numbers together at the hub, and send each rank its part.
     """
@@ -98,7 +116,12 @@ def reduce_scatter(flat, parts, op, peers):
     scatter(flat, everything.view(peers.world_size, flat.numel()), HUB, peers)
 
 
-def all_to_all(outputs, inputs, counts, peers):
+def all_to_all(
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    counts: Sequence[Sequence[int]],
+    peers: Peers,
+) -> None:
     """
     Let each rank in turn be the hub of a scatter. `counts` is of use to `rounds` only.
     """
@@ -106,7 +129,7 @@ def all_to_all(outputs, inputs, counts, peers):
         scatter(output, inputs, source, peers)
 
 
-def barrier(token, peers):
+def barrier(token: torch.Tensor, peers: Peers) -> None:
     """
     Tell the hub that this rank is here, and wait until the hub has heard it of all.
     """

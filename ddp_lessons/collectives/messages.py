@@ -5,6 +5,8 @@ Legend: rank r of w in a group. `flat` is (n,), contiguous, on a device that the
 from: a view of the caller's tensor where that is possible, else a copy.
 """
 
+from typing import cast
+
 import torch
 import torch.distributed as dist
 
@@ -32,8 +34,9 @@ class Peers:
     Lesson: 02_collectives.
     """
 
-    def __init__(self, group=None):
-        self.group = dist.group.WORLD if group is None else group
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group: dist.ProcessGroup  # what is none is refused below
+        self.group = dist.group.WORLD if group is None else group  # type: ignore[assignment]
         # A process outside a group holds a placeholder, or gets rank -1.
         if not isinstance(self.group, dist.ProcessGroup) or dist.get_rank(self.group) < 0:
             raise BadInput(
@@ -43,10 +46,10 @@ class Peers:
         self.rank = dist.get_rank(self.group)
         self.world_size = dist.get_world_size(self.group)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Peers(rank {self.rank} of {self.world_size})"
 
-    def fault(self, fault, got, next_step):
+    def fault(self, fault: str, got: object, next_step: str) -> BadInput:
         """
         Return the BadInput that says what is wrong on this rank, for the caller to raise.
 
@@ -57,7 +60,7 @@ class Peers:
         """
         return BadInput(f"{fault} (got {got}, rank {self.rank} of {self.world_size}). {next_step}.")
 
-    def in_group(self, global_rank, name):
+    def in_group(self, global_rank: int | None, name: str) -> int:
         """
         Return a rank of the default group as a rank of this group. None is the group's first.
 
@@ -79,34 +82,36 @@ class Peers:
             )
         return members.index(global_rank)
 
-    def send(self, flat, to):
+    def send(self, flat: torch.Tensor, to: int) -> None:
         """
         Send a flat tensor and wait until it may be changed again. Empty ones are not sent.
         """
         if flat.numel():
             dist.send(flat, group=self.group, tag=TAG, group_dst=to)
 
-    def receive(self, flat, source):
+    def receive(self, flat: torch.Tensor, source: int) -> None:
         """
         Fill a flat tensor with what a rank sends. Empty ones are not waited for.
         """
         if flat.numel():
             dist.recv(flat, group=self.group, tag=TAG, group_src=source)
 
-    def start_send(self, flat, to):
+    def start_send(self, flat: torch.Tensor, to: int) -> dist.Work:
         """
         Begin to send a flat tensor, which must not change before the returned handle's `wait()`.
         An empty one is sent too.
         """
-        return dist.isend(flat, group=self.group, tag=TAG, group_dst=to)
+        return cast(dist.Work, dist.isend(flat, group=self.group, tag=TAG, group_dst=to))
 
-    def start_receive(self, flat, source):
+    def start_receive(self, flat: torch.Tensor, source: int) -> dist.Work:
         """
         Begin to fill a flat tensor, which may be read after the returned handle's `wait()`.
         """
-        return dist.irecv(flat, group=self.group, tag=TAG, group_src=source)
+        return cast(dist.Work, dist.irecv(flat, group=self.group, tag=TAG, group_src=source))
 
-    def exchange(self, outgoing, to, incoming, source):
+    def exchange(
+        self, outgoing: torch.Tensor, to: int, incoming: torch.Tensor, source: int
+    ) -> None:
         """
         Send one flat tensor while another arrives. Does not deadlock, whatever their size.
 
@@ -141,7 +146,7 @@ class Peers:
         ]
         return dist.batch_isend_irecv(batch) if batch else []
 
-    def flatten(self, tensor):
+    def flatten(self, tensor: torch.Tensor) -> torch.Tensor:
         """
         Return a tensor's numbers as (n,) that can be sent: a view if possible, else a copy.
 
@@ -152,14 +157,14 @@ class Peers:
             flat = flat.cpu()
         return flat.contiguous().view(-1)
 
-    def token(self):
+    def token(self) -> torch.Tensor:
         """
         Return one small tensor that says no more than "I am here".
         """
         on_gpu = "cpu" not in dist.get_backend_config(self.group)
         return torch.ones(1, dtype=torch.uint8, device="cuda" if on_gpu else "cpu")
 
-    def put_back(self, flat, tensor):
+    def put_back(self, flat: torch.Tensor, tensor: torch.Tensor) -> None:
         """
         Write a flat tensor's numbers into the tensor that `flatten` made it from.
         """

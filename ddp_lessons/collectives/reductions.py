@@ -4,8 +4,15 @@ Put numbers of two ranks together: sum, average, product, least, greatest.
 Legend: `lower` and `higher` are (n,), from the rank that counts first and from the one after it.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from .messages import Peers
 
 _INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
@@ -22,7 +29,7 @@ _OPS: dict = {
 }
 
 
-def check_op(op, dtype, peers):
+def check_op(op: dist.ReduceOp.RedOpType, dtype: torch.dtype, peers: Peers) -> None:
     """
     Refuse an operation that has no meaning for a dtype, before the first message.
 
@@ -50,7 +57,9 @@ def check_op(op, dtype, peers):
         )
 
 
-def combine(op, lower, higher, out):
+def combine(
+    op: dist.ReduceOp.RedOpType, lower: torch.Tensor, higher: torch.Tensor, out: torch.Tensor
+) -> None:
     """
     Write `lower` and `higher`, put together, into `out`, which may be either of the two.
 
@@ -66,7 +75,7 @@ def combine(op, lower, higher, out):
     _OPS[op][0](lower, higher, out=out)
 
 
-def finish(op, flat, world_size):
+def finish(op: dist.ReduceOp.RedOpType, flat: torch.Tensor, world_size: int) -> None:
     """
     Make an average of a sum: divide once, at the end. Leaves other results alone.
 

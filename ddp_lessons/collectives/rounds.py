@@ -15,19 +15,30 @@ U. Manber, "Two Algorithms for Barrier Synchronization", 1988 (dissemination).
 Lesson: 02_collectives.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 
 from .reductions import combine, finish
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def distances(world_size):
+    import torch.distributed as dist
+
+    from .messages import Peers
+
+
+def distances(world_size: int) -> list[int]:
     """
     Return 1, 2, 4, ... below `world_size`: one number a round.
     """
     return [1 << bit for bit in range((world_size - 1).bit_length())]
 
 
-def broadcast(flat, src, peers):
+def broadcast(flat: torch.Tensor, src: int, peers: Peers) -> None:
     """
     Double the number of ranks that have the numbers in each round: a binomial tree.
     """
@@ -40,7 +51,7 @@ def broadcast(flat, src, peers):
             peers.receive(flat, (r - distance) % w)
 
 
-def scatter(flat, parts, src, peers):
+def scatter(flat: torch.Tensor, parts: Sequence[torch.Tensor], src: int, peers: Peers) -> None:
     """
     Send half of what one holds to a rank that passes it on: the tree from its widest branch.
     """
@@ -59,7 +70,7 @@ def scatter(flat, parts, src, peers):
     flat.copy_(held[0])
 
 
-def gather(flat, parts, dst, peers):
+def gather(flat: torch.Tensor, parts: Sequence[torch.Tensor], dst: int, peers: Peers) -> None:
     """
     Pass on what one holds to a rank that holds as much: the tree of `scatter`, backwards.
     """
@@ -78,7 +89,7 @@ def gather(flat, parts, dst, peers):
         parts[(dst + j) % w].copy_(row)
 
 
-def reduce(flat, dst, op, peers):
+def reduce(flat: torch.Tensor, dst: int, op: dist.ReduceOp.RedOpType, peers: Peers) -> None:
     """
     Put numbers together in pairs, then pairs of pairs: the tree of `broadcast`, backwards.
     """
@@ -86,7 +97,8 @@ def reduce(flat, dst, op, peers):
     place = (r - dst) % w
     # The caller's numbers stay on other ranks. At odd places nothing arrives to change them.
     total = flat if place == 0 or place % 2 else flat.clone()
-    arrived = None if place % 2 else torch.empty_like(flat)
+    arrived: torch.Tensor  # nobody asks for it where it is None
+    arrived = None if place % 2 else torch.empty_like(flat)  # type: ignore[assignment]
     for distance in distances(w):
         if place % (2 * distance) == 0 and place + distance < w:
             peers.receive(arrived, (r + distance) % w)
@@ -97,7 +109,7 @@ def reduce(flat, dst, op, peers):
         finish(op, total, w)
 
 
-def all_reduce(flat, op, peers):
+def all_reduce(flat: torch.Tensor, op: dist.ReduceOp.RedOpType, peers: Peers) -> None:
     """
     Exchange everything with a partner, then with one twice as far away: recursive doubling.
 
@@ -125,7 +137,7 @@ def all_reduce(flat, op, peers):
     return None
 
 
-def all_gather(flat, parts, peers):
+def all_gather(flat: torch.Tensor, parts: Sequence[torch.Tensor], peers: Peers) -> None:
     """
     Double what every rank holds in each round: Bruck's algorithm. Parts may differ in length.
     """
@@ -143,7 +155,9 @@ def all_gather(flat, parts, peers):
         parts[(r + j) % w].copy_(part)
 
 
-def reduce_scatter(flat, parts, op, peers):
+def reduce_scatter(
+    flat: torch.Tensor, parts: Sequence[torch.Tensor], op: dist.ReduceOp.RedOpType, peers: Peers
+) -> None:
     """
     Halve what every rank still has to pass on in each round: `all_gather`, backwards.
     """
@@ -162,7 +176,12 @@ def reduce_scatter(flat, parts, op, peers):
     finish(op, flat, w)
 
 
-def all_to_all(outputs, inputs, counts, peers):
+def all_to_all(
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    counts: Sequence[Sequence[int]],
+    peers: Peers,
+) -> None:
     """
     Move each part by the distances that add up to its way: Bruck's algorithm.
 
@@ -190,7 +209,7 @@ def all_to_all(outputs, inputs, counts, peers):
         outputs[(r - j) % w].copy_(part)
 
 
-def barrier(token, peers):
+def barrier(token: torch.Tensor, peers: Peers) -> None:
     """
     Tell a rank ahead and hear one behind, each round twice as far: dissemination.
 

@@ -8,7 +8,7 @@ from ddp_lessons.errors import BadInput
 from ddp_lessons.whole import whole_number
 
 
-def chunk_lengths(num_elements, num_chunks):
+def chunk_lengths(num_elements: int, num_chunks: int) -> tuple[int, ...]:
     """
     Return the length of each chunk: the first `num_elements % num_chunks` are one longer.
 
@@ -30,7 +30,7 @@ def chunk_lengths(num_elements, num_chunks):
     return tuple(length + (chunk < num_longer) for chunk in range(num_chunks))
 
 
-def chunk_bounds(num_elements, num_chunks):
+def chunk_bounds(num_elements: int, num_chunks: int) -> tuple[tuple[int, int], ...]:
     """
     Return where each chunk starts and stops.
 
@@ -51,7 +51,7 @@ def chunk_bounds(num_elements, num_chunks):
     return tuple((stop - length, stop) for length, stop in zip(lengths, stops, strict=True))
 
 
-def need_count(name, value, at_least=0):
+def need_count(name: str, value: object, at_least: int = 0) -> None:
     """
     Refuse what is no whole number, or too small a one.
 

@@ -7,6 +7,7 @@ the same say, and a time that is ten times too long pulls no harder than one ten
 Plain least squares would look at the largest sizes only and find no latency at all.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log, sqrt
 
@@ -31,7 +32,7 @@ class Interval:
     low: float
     high: float
 
-    def __contains__(self, number):
+    def __contains__(self, number: float) -> bool:
         return self.low <= number <= self.high
 
 
@@ -53,19 +54,21 @@ class Fit:
     error_share: float
     confidence: float
     num_samples: int
-    _covariance: tuple
+    _covariance: tuple[float, ...]
     _quantile: float
     _num_rounds: float
     _byte_share: float
 
     @property
-    def link(self):
+    def link(self) -> Link:
         """
         The fitted Link.
         """
         return Link(self.latency_s.value, self.bandwidth_bytes_per_s.value)
 
-    def predict(self, num_bytes, num_rounds=None, byte_share=None):
+    def predict(
+        self, num_bytes: float, num_rounds: float | None = None, byte_share: float | None = None
+    ) -> Interval:
         """
         Predict the seconds of one more measurement.
 
@@ -88,7 +91,12 @@ class Fit:
         return Interval(value, value / factor, value * factor)
 
 
-def fit(samples, num_rounds=1, byte_share=1.0, confidence=0.95):
+def fit(
+    samples: Iterable[tuple[float, float]],
+    num_rounds: float = 1,
+    byte_share: float = 1.0,
+    confidence: float = 0.95,
+) -> Fit:
     """
     Fit latency and bandwidth to measured times by least squares of their logarithms.
 

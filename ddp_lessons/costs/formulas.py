@@ -4,9 +4,16 @@ What happens one after the other in each collective, by formula: for thousands o
 A formula is exact where the length divides by the number of chunks; `rank_costs` counts any length.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from ddp_lessons.costs.chunks import need_count
 from ddp_lessons.costs.schedules import known_algorithms
 from ddp_lessons.errors import BadInput
+
+if TYPE_CHECKING:
+    from ddp_lessons.costs.link import Link
 
 
 def _log2_up(w):
@@ -64,7 +71,7 @@ def _doubling_rounds(w):
     return w.bit_length() - 1 + 2 * _folded(w)
 
 
-def critical_path(collective, algorithm, world_size):
+def critical_path(collective: str, algorithm: str, world_size: int) -> tuple[int, float]:
     """
     Return what has to happen one after the other, by formula, for thousands of ranks too.
 
@@ -95,7 +102,9 @@ def critical_path(collective, algorithm, world_size):
     return rounds, float(share)
 
 
-def collective_s(collective, algorithm, world_size, num_bytes, link):
+def collective_s(
+    collective: str, algorithm: str, world_size: int, num_bytes: float, link: Link
+) -> float:
     """
     Return the seconds of a collective by formula: rounds times latency, bytes over bandwidth.
 
@@ -115,7 +124,9 @@ def collective_s(collective, algorithm, world_size, num_bytes, link):
     return rounds * link.latency_s + share * num_bytes / link.bandwidth_bytes_per_s
 
 
-def crossover_bytes(collective, one, other, world_size, link):
+def crossover_bytes(
+    collective: str, one: str, other: str, world_size: int, link: Link
+) -> float | None:
     """
     Return the size at which two algorithms take equally long.
 

@@ -9,7 +9,7 @@ or of a slow rank; where a measurement differs, one of these is why.
 from dataclasses import dataclass
 
 from ddp_lessons.costs.chunks import need_count
-from ddp_lessons.costs.schedules import schedule
+from ddp_lessons.costs.schedules import Schedule, schedule
 from ddp_lessons.errors import BadInput
 
 
@@ -34,7 +34,7 @@ class Link:
     bandwidth_bytes_per_s: float
     add_s_per_byte: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("latency_s", "add_s_per_byte"):
             if not getattr(self, name) >= 0:
                 raise BadInput(
@@ -47,7 +47,7 @@ class Link:
                 f"(got {self.bandwidth_bytes_per_s!r}). Pass bytes a second."
             )
 
-    def message_s(self, num_bytes, adds=False):
+    def message_s(self, num_bytes: float, adds: bool = False) -> float:
         """
         Return the seconds of one message.
 
@@ -81,7 +81,7 @@ class RankCost:
     finish_s: float
 
 
-def rank_costs(plan, element_bytes, link=None):
+def rank_costs(plan: Schedule, element_bytes: int, link: Link | None = None) -> list[RankCost]:
     """
     Count what each rank pays for a schedule.
 
@@ -122,7 +122,14 @@ def rank_costs(plan, element_bytes, link=None):
     ]
 
 
-def sent_bytes(collective, algorithm, world_size, num_elements, element_bytes, root=0):
+def sent_bytes(
+    collective: str,
+    algorithm: str,
+    world_size: int,
+    num_elements: int,
+    element_bytes: int,
+    root: int = 0,
+) -> list[int]:
     """
     Count the bytes that each rank sends.
 

@@ -7,7 +7,7 @@ Legend: w ranks, M microbatches, v parts of the model on each rank: v w stages.
 from ddp_lessons.costs.chunks import need_count
 
 
-def bubble_share(num_ranks, num_microbatches, num_parts=1):
+def bubble_share(num_ranks: int, num_microbatches: int, num_parts: int = 1) -> float:
     """
     Return the share of all ranks' time in which a pipeline's ranks do nothing.
 
@@ -32,7 +32,9 @@ def bubble_share(num_ranks, num_microbatches, num_parts=1):
     return (num_ranks - 1) / (num_parts * num_microbatches + num_ranks - 1)
 
 
-def pipeline_sent_bytes(num_ranks, num_microbatches, activation_bytes, num_parts=1):
+def pipeline_sent_bytes(
+    num_ranks: int, num_microbatches: int, activation_bytes: int, num_parts: int = 1
+) -> list[int]:
     """
     Return what each rank of a pipeline sends in a step, if all stages hand over as much.
 

@@ -34,7 +34,7 @@ def _tree_edges(w, root):
     return rounds
 
 
-def broadcast_tree(w, root):
+def broadcast_tree(w: int, root: int) -> list[list[Transfer]]:
     # Whoever has it sends it on at once, first to the next rank, then twice as far each time.
     return [
         [
@@ -45,29 +45,29 @@ def broadcast_tree(w, root):
     ]
 
 
-def reduce_tree(w, root):
+def reduce_tree(w: int, root: int) -> list[list[Transfer]]:
     rounds = reversed(_tree_edges(w, root))
     return [[Transfer(b, a, (0,), True) for a, b, _ in edges] for edges in rounds]
 
 
-def scatter_tree(w, root):
+def scatter_tree(w: int, root: int) -> list[list[Transfer]]:
     return [[Transfer(a, b, below) for a, b, below in edges] for edges in _tree_edges(w, root)]
 
 
-def gather_tree(w, root):
+def gather_tree(w: int, root: int) -> list[list[Transfer]]:
     rounds = reversed(_tree_edges(w, root))
     return [[Transfer(b, a, below) for a, b, below in edges] for edges in rounds]
 
 
-def all_reduce_tree(w, root):
+def all_reduce_tree(w: int, root: int) -> list[list[Transfer]]:
     return reduce_tree(w, root) + broadcast_tree(w, root)
 
 
-def barrier_dissemination(w, root=0):
+def barrier_dissemination(w: int, root: int = 0) -> list[list[Transfer]]:
     return [[Transfer(r, (r + hop) % w, (0,), True) for r in range(w)] for hop in distances(w)]
 
 
-def all_gather_bruck(w, root=0):
+def all_gather_bruck(w: int, root: int = 0) -> list[list[Transfer]]:
     # Rank r holds chunks r, r + 1, ... and gives its first ones to the rank that lacks them.
     return [
         [
@@ -78,7 +78,7 @@ def all_gather_bruck(w, root=0):
     ]
 
 
-def reduce_scatter_bruck(w, root=0):
+def reduce_scatter_bruck(w: int, root: int = 0) -> list[list[Transfer]]:
     return [
         [
             Transfer(
@@ -90,7 +90,7 @@ def reduce_scatter_bruck(w, root=0):
     ]
 
 
-def all_to_all_bruck(w, root=0):
+def all_to_all_bruck(w: int, root: int = 0) -> list[list[Transfer]]:
     # A chunk that has j ranks to go hops by the powers of two that j is made of.
     return [
         [
@@ -131,7 +131,7 @@ def _with_fold(pairs, steps, chunks_in, chunks_out, adds):
     return [before, *steps, after]
 
 
-def all_reduce_doubling(w, root=0):
+def all_reduce_doubling(w: int, root: int = 0) -> list[list[Transfer]]:
     pairs, workers = _fold(w)
     steps = [_exchange(workers, hop, lambda k, peer: (0,), True) for hop in _hops(workers)]
     return _with_fold(pairs, steps, lambda idle: (0,), lambda idle: (0,), True)
@@ -158,7 +158,7 @@ def _doubling(workers, owned):
     ]
 
 
-def all_reduce_halving_doubling(w, root=0):
+def all_reduce_halving_doubling(w: int, root: int = 0) -> list[list[Transfer]]:
     pairs, workers = _fold(w)
     owned = [(k,) for k in range(len(workers))]
     everything = tuple(range(len(workers)))
@@ -171,13 +171,13 @@ def _owned_by(pairs, workers):
     return [(rank, helped[rank]) if rank in helped else (rank,) for rank in workers]
 
 
-def reduce_scatter_halving(w, root=0):
+def reduce_scatter_halving(w: int, root: int = 0) -> list[list[Transfer]]:
     pairs, workers = _fold(w)
     steps = _halving(workers, _owned_by(pairs, workers))
     return _with_fold(pairs, steps, lambda idle: tuple(range(w)), lambda idle: (idle,), True)
 
 
-def all_gather_doubling(w, root=0):
+def all_gather_doubling(w: int, root: int = 0) -> list[list[Transfer]]:
     pairs, workers = _fold(w)
     steps = _doubling(workers, _owned_by(pairs, workers))
     rest = {idle: tuple(chunk for chunk in range(w) if chunk != idle) for idle, _ in pairs}

@@ -11,14 +11,16 @@ i belongs to rank i wherever each rank has one chunk. A message whose chunks are
 sent, except in a barrier, where it is the point.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ddp_lessons.costs import hub_and_ring, rounds
 from ddp_lessons.costs.chunks import chunk_lengths, need_count
-from ddp_lessons.costs.transfers import power_of_two_below
+from ddp_lessons.costs.transfers import Transfer, power_of_two_below
 from ddp_lessons.errors import BadInput
 
-_BUILDERS = {
+_Builder = Callable[[int, int], list[list[Transfer]]]
+_BUILDERS: dict[str, dict[str, _Builder]] = {
     "broadcast": {
         "hub": hub_and_ring.broadcast_hub,
         "ring": hub_and_ring.broadcast_ring,
@@ -93,22 +95,22 @@ class Schedule:
     algorithm: str
     world_size: int
     root: int
-    lengths: tuple
-    steps: tuple
+    lengths: tuple[int, ...]
+    steps: tuple[tuple[Transfer, ...], ...]
 
-    def is_sent(self, transfer):
+    def is_sent(self, transfer: Transfer) -> bool:
         """
         Return whether a transfer is a message: it carries something, or is a barrier's.
         """
         return self.collective == "barrier" or self.num_elements(transfer) > 0
 
-    def num_elements(self, transfer):
+    def num_elements(self, transfer: Transfer) -> int:
         """
         Return how many elements a transfer carries.
         """
         return sum(self.lengths[chunk] for chunk in transfer.chunks)
 
-    def holdings(self):
+    def holdings(self) -> list[list[list[tuple[int, ...]]]]:
         """
         Play the schedule and return who holds what, at the start and after each step.
 
@@ -150,7 +152,9 @@ class Schedule:
         return [[(r,) for _ in chunks] for r in ranks]
 
 
-def schedule(collective, algorithm, world_size, num_elements=0, root=0):
+def schedule(
+    collective: str, algorithm: str, world_size: int, num_elements: int = 0, root: int = 0
+) -> Schedule:
     """
     Plan every message of a collective.
 
@@ -195,7 +199,7 @@ def schedule(collective, algorithm, world_size, num_elements=0, root=0):
     return Schedule(collective, algorithm, world_size, root, lengths, steps)
 
 
-def known_algorithms(collective, algorithm):
+def known_algorithms(collective: str, algorithm: str) -> dict[str, _Builder]:
     """
     Return the builders of a collective; refuse a name that is not known.
 

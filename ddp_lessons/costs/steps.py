@@ -2,13 +2,14 @@
 From the cost of a collective to the time of a training step and the speed-up of many ranks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddp_lessons.costs.chunks import need_count
 from ddp_lessons.errors import BadInput
 
 
-def amdahl_speedup(serial_share, world_size):
+def amdahl_speedup(serial_share: float, world_size: int) -> float:
     """
     Return how many times faster a fixed amount of work gets on several ranks.
 
@@ -53,7 +54,7 @@ class StepModel:
     communication_s: float
     overlap_share: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("forward_s", "backward_s", "optimizer_s", "communication_s"):
             if not getattr(self, name) >= 0:
                 raise BadInput(
@@ -63,27 +64,27 @@ class StepModel:
         _need_share("overlap_share", self.overlap_share)
 
     @property
-    def compute_s(self):
+    def compute_s(self) -> float:
         """
         Seconds of the step on one rank alone.
         """
         return self.forward_s + self.backward_s + self.optimizer_s
 
     @property
-    def hidden_s(self):
+    def hidden_s(self) -> float:
         """
         Seconds of communication that run beside backward.
         """
         return min(self.overlap_share * self.communication_s, self.backward_s)
 
     @property
-    def step_s(self):
+    def step_s(self) -> float:
         """
         Seconds of the step.
         """
         return self.compute_s + self.communication_s - self.hidden_s
 
-    def speedup(self, world_size):
+    def speedup(self, world_size: int) -> float:
         """
         Return how many times more samples a second several ranks see than one, each with the
         same batch per rank.
@@ -97,7 +98,7 @@ class StepModel:
         return world_size * self.compute_s / self.step_s
 
 
-def overlapped_finish_s(ready_s, bucket_s):
+def overlapped_finish_s(ready_s: Sequence[float], bucket_s: Sequence[float]) -> float:
     """
     Return when the last bucket has arrived, if each is sent once it is ready and the link free.
 

@@ -18,18 +18,18 @@ class Transfer(NamedTuple):
 
     sender: int
     receiver: int
-    chunks: tuple
+    chunks: tuple[int, ...]
     adds: bool = False
 
 
-def power_of_two_below(number):
+def power_of_two_below(number: int) -> int:
     """
     Return the largest power of two that is at most `number`.
     """
     return 1 << (number.bit_length() - 1)
 
 
-def distances(world_size):
+def distances(world_size: int) -> list[int]:
     """
     Return 1, 2, 4, ... below `world_size`: one number a round.
     """

@@ -14,7 +14,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..replicas import check_alike
 
 
-def buffer_spread(module, group=None):
+def buffer_spread(
+    module: torch.nn.Module, group: dist.ProcessGroup | None = None
+) -> dict[str, float]:
     """
     Return how far buffers are from those of rank 0.
 
@@ -42,7 +44,9 @@ def buffer_spread(module, group=None):
 
 
 @torch.no_grad()
-def pool_batch_norm(module, num_values, group=None):
+def pool_batch_norm(
+    module: torch.nn.Module, num_values: int, group: dist.ProcessGroup | None = None
+) -> None:
     """
     Make the running statistics of every BatchNorm those of all shards together.
 

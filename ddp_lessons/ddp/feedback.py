@@ -23,7 +23,7 @@ class _FeedbackState:
     What each rank keeps between steps: residuals by parameter, as DDP rebuilds its buckets.
     """
 
-    def __init__(self, group=None, error_feedback=True):
+    def __init__(self, group: dist.ProcessGroup | None = None, error_feedback: bool = True) -> None:
         self.group = group
         self.error_feedback = error_feedback
         self.bytes_sent = 0
@@ -32,7 +32,7 @@ class _FeedbackState:
         """
         self._residuals = {}
 
-    def target(self, bucket):
+    def target(self, bucket: dist.GradBucket) -> torch.Tensor:
         """
         Return what this rank ought to send: its share of the mean, and what it owes. (n,)
         """
@@ -43,7 +43,7 @@ class _FeedbackState:
                     part.add_(self._residuals[id(parameter)])
         return target
 
-    def keep(self, bucket, residual):
+    def keep(self, bucket: dist.GradBucket, residual: torch.Tensor) -> None:
         """
         Keep what was not sent. (n,)
         """
@@ -73,7 +73,12 @@ class HalfPrecisionState(_FeedbackState):
     Lesson: 06_ddp.
     """
 
-    def __init__(self, group=None, error_feedback=True, dtype=torch.bfloat16):
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None = None,
+        error_feedback: bool = True,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
         super().__init__(group, error_feedback)
         if dtype not in (torch.bfloat16, torch.float16):
             raise BadInput(
@@ -82,7 +87,9 @@ class HalfPrecisionState(_FeedbackState):
         self.dtype = dtype
 
 
-def half_precision_hook(state, bucket):
+def half_precision_hook(
+    state: HalfPrecisionState, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
     """
     Average a bucket in half precision: half the bytes of float32, on any device.
 
@@ -123,7 +130,12 @@ class TopKState(_FeedbackState):
     Lesson: 06_ddp.
     """
 
-    def __init__(self, group=None, error_feedback=True, share=0.01):
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None = None,
+        error_feedback: bool = True,
+        share: float = 0.01,
+    ) -> None:
         super().__init__(group, error_feedback)
         if not 0 < share <= 1:
             raise BadInput(
@@ -133,7 +145,7 @@ class TopKState(_FeedbackState):
         self.share = share
 
 
-def top_k_hook(state, bucket):
+def top_k_hook(state: TopKState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """
     Average only the elements of a bucket that are largest on some rank.
 

@@ -4,10 +4,19 @@ What a communication hook saves, and what it costs in accuracy.
 Shapes: a bucket is flat (n,), and so is its average.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
+
+    from .feedback import HalfPrecisionState, TopKState
+
+    State: TypeAlias = "ExactState | HalfPrecisionState | TopKState | PowerSGDState"
 
 
 @dataclass
@@ -24,7 +33,7 @@ class ExactState:
     bytes_sent: int = 0
 
 
-def exact_hook(state, bucket):
+def exact_hook(state: ExactState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """
     Average a bucket as DDP does without a hook, and count its bytes.
 
@@ -62,7 +71,13 @@ class HookMeter:
     Lesson: 06_ddp.
     """
 
-    def __init__(self, ddp_model, hook, state, group=None):
+    def __init__(
+        self,
+        ddp_model: torch.nn.parallel.DistributedDataParallel,
+        hook: Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]],
+        state: "State",
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         self.hook, self.state, self.group = hook, state, group
         self.exact_bytes = 0
         """
@@ -72,14 +87,14 @@ class HookMeter:
         ddp_model.register_comm_hook(self, _measure)
 
     @property
-    def relative_error(self):
+    def relative_error(self) -> float:
         """
         Norm of all errors over the norm of all exact averages.
         """
         return (self._square_error / self._square_exact) ** 0.5 if self._square_exact else 0.0
 
     @property
-    def bytes_sent(self):
+    def bytes_sent(self) -> int:
         """
         Bytes that the hook of this rank has handed to collectives.
         """
@@ -90,7 +105,7 @@ class HookMeter:
         self._square_error += (sent.double() - exact.double()).square().sum().item()
 
 
-def bytes_sent(state):
+def bytes_sent(state: "State") -> int:
     """
     Return the bytes that a hook has handed to collectives, by its state.
 

@@ -7,12 +7,23 @@ buckets in the order in which gradients became ready. With `find_unused_paramete
 buckets of the usual size, parameters in reverse, and keeps them.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from ..errors import BadInput
 from ..private.autograd import ddp_logging_data
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch import Tensor
+    from torch.futures import Future
+    from torch.nn import Module
+    from torch.nn.parallel import DistributedDataParallel
 
 _NS_PER_S = 1e9
 
@@ -24,7 +35,7 @@ class Bucket:
     """
 
     index: int
-    names: tuple
+    names: tuple[str, ...]
     num_elements: int
     num_bytes: int
 
@@ -40,7 +51,7 @@ class Overlap:
     overlap_s: float
 
     @property
-    def share(self):
+    def share(self) -> float:
         """
         The part of communication that backward hid, from 0 to 1.
         """
@@ -59,17 +70,22 @@ class BucketRecorder:
     Source: torch documentation, "DDP Communication Hooks". Lesson: 06_ddp.
     """
 
-    def __init__(self, ddp_model, hook=allreduce_hook, state=None):
+    def __init__(
+        self,
+        ddp_model: DistributedDataParallel,
+        hook: Callable[[Any, dist.GradBucket], Future[Tensor]] = allreduce_hook,
+        state: object = None,
+    ) -> None:
         self._names = _names_of(ddp_model)
         self._hook, self._state = hook, state
-        self._open = []
-        self.steps = []
+        self._open: list[Bucket] = []
+        self.steps: list[tuple[Bucket, ...]] = []
         """
         For each averaged backward the Buckets that were sent, in order.
         """
         ddp_model.register_comm_hook(self, _record_and_send)
 
-    def record(self, bucket):
+    def record(self, bucket: dist.GradBucket) -> None:
         """
         Note one GradBucket.
         """
@@ -88,7 +104,7 @@ def _record_and_send(recorder, bucket):
     return recorder._hook(recorder._state, bucket)
 
 
-def buckets_before_rebuild(ddp_model):
+def buckets_before_rebuild(ddp_model: DistributedDataParallel) -> list[int]:
     """
     Return the sizes in bytes of the buckets that DDP starts with, in the order of sending.
 
@@ -97,7 +113,7 @@ def buckets_before_rebuild(ddp_model):
     return _numbers(ddp_logging_data(ddp_model)["bucket_sizes"])
 
 
-def rebuilt_buckets(ddp_model):
+def rebuilt_buckets(ddp_model: DistributedDataParallel) -> list[Bucket]:
     """
     Return the Buckets that DDP made after its first backward, in the order of sending.
 
@@ -132,7 +148,7 @@ def rebuilt_buckets(ddp_model):
     return buckets
 
 
-def ready_order(ddp_model):
+def ready_order(ddp_model: DistributedDataParallel) -> list[str]:
     """
     Return the names of parameters in the order in which their gradients were last ready.
 
@@ -146,7 +162,7 @@ def ready_order(ddp_model):
     return [trained[position][0] for position in _numbers(order)]
 
 
-def overlap(ddp_model):
+def overlap(ddp_model: DistributedDataParallel) -> Overlap:
     """
     Return how much of the last measured step's communication backward hid, by DDP's own timers.
 
@@ -165,7 +181,7 @@ def overlap(ddp_model):
     return Overlap(*(data.get(name, 0) / _NS_PER_S for name in names))
 
 
-def parameter_bytes(module):
+def parameter_bytes(module: Module) -> int:
     """
     Return the bytes of a module's parameters on this rank; tied ones count once.
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from ..private.dispatcher import tree_leaves
 
 
-def unused_parameters(module, outputs):
+def unused_parameters(module: torch.nn.Module, outputs: object) -> list[str]:
     """
     Return the names of trainable parameters that backward from `outputs` would not reach.
 
@@ -41,7 +41,9 @@ def unused_parameters(module, outputs):
     ]
 
 
-def unused_by_rank(module, outputs, group=None):
+def unused_by_rank(
+    module: torch.nn.Module, outputs: object, group: dist.ProcessGroup | None = None
+) -> dict[str, list[int]]:
     """
     Return who leaves which parameters out.
 

@@ -8,6 +8,7 @@ own messages, below torch and other frameworks alike, and put small ones togethe
 Shapes: a gradient has the shape of its parameter.
 """
 
+import torch
 import torch.distributed as dist
 
 
@@ -25,7 +26,9 @@ class AveragingOptimizer:
     Source: A. Sergeev, M. Del Balso, "Horovod", 2018, section 4. Lesson: 16_frameworks.
     """
 
-    def __init__(self, optimizer, group=None):
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup | None = None
+    ) -> None:
         self.optimizer, self.group = optimizer, group
         self._under_way = []
         for settings in optimizer.param_groups:
@@ -39,7 +42,7 @@ class AveragingOptimizer:
         work = dist.all_reduce(parameter.grad, group=self.group, async_op=True)
         self._under_way.append((work, parameter))
 
-    def step(self):
+    def step(self) -> None:
         """
         Wait for the gradients that are under way, and make a step by their means.
         """
@@ -49,7 +52,7 @@ class AveragingOptimizer:
         self._under_way.clear()
         self.optimizer.step()
 
-    def zero_grad(self):
+    def zero_grad(self) -> None:
         """
         Forget all gradients.
         """

@@ -8,12 +8,13 @@ import ast
 import difflib
 import inspect
 import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
-from ..trace import collectives
+from ..trace import Event, collectives
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,11 @@ class Tally:
     others: int
     num_bytes: int
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.all_reduces} all-reduces, {self.others} others, {self.num_bytes} bytes"
 
 
-def tally(events):
+def tally(events: Sequence[Event]) -> Tally:
     """
     Count the collectives of one rank, as a Tally.
 
@@ -50,7 +51,7 @@ def tally(events):
     return Tally(all_reduces, len(names) - all_reduces, num_bytes)
 
 
-def num_different_losses(losses, others):
+def num_different_losses(losses: Sequence[float], others: Sequence[float]) -> int:
     """
     Return how many losses of two runs differ, if every bit counts.
 
@@ -61,7 +62,7 @@ def num_different_losses(losses, others):
     return sum(one != other for one, other in zip(losses, others, strict=True))
 
 
-def num_models(model, group=None):
+def num_models(model: torch.nn.Module, group: dist.ProcessGroup | None = None) -> int:
     """
     Return how many different models the ranks have, if every bit counts.
 
@@ -77,7 +78,7 @@ def num_models(model, group=None):
     return len(set(everyone))
 
 
-def changes(function, other):
+def changes(function: Callable[..., object], other: Callable[..., object]) -> str:
     """
     Return the lines of code in which two functions differ, as a diff. Docstrings do not count.
 

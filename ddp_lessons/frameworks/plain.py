@@ -7,11 +7,13 @@ Shapes: N samples; a batch of images (B, 64) and labels (B,).
 import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 
-def train_plain(model, dataset, batch_size=30):
+def train_plain(
+    model: torch.nn.Module, dataset: Dataset[tuple[torch.Tensor, ...]], batch_size: int = 30
+) -> list[float]:
     """
     Train for an epoch, and return the loss of each step.
 

@@ -6,8 +6,10 @@ Shapes: none; a result is what a run of the lesson returned on one rank, in plai
 
 import importlib.util
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TypedDict, TypeVar
 
 import torch.distributed as dist
 
@@ -18,18 +20,24 @@ FRAMEWORKS = {"accelerate": "Accelerate", "lightning_fabric": "Lightning Fabric"
 """
 Module -> what it is called. They are the extra `frameworks` of this package.
 """
+_Result = TypeVar("_Result")
 _FILE = Path(__file__).with_name("stored.json")
 
 
+class _StoredRun(TypedDict):
+    needs: str
+    ranks: list[list]
+
+
 @cache
-def stored():
+def stored() -> dict[str, _StoredRun]:
     """
     Return name of a run -> its module, and what it returned on each of 4 ranks.
     """
     return json.loads(_FILE.read_text(encoding="utf-8"))
 
 
-def is_here(module):
+def is_here(module: str) -> bool:
     """
     Tell whether a framework is installed, without importing it.
 
@@ -39,7 +47,7 @@ def is_here(module):
     return importlib.util.find_spec(module) is not None
 
 
-def real_or_stored(name, run):
+def real_or_stored(name: str, run: Callable[[], list[_Result]]) -> list[_Result]:
     """
     Run with a framework, or say that it is not here and return what came out elsewhere.
 

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -24,7 +25,7 @@ _FABRICS = ("lightning_fabric.connector", "lightning.fabric.connector")
 
 
 @contextmanager
-def told():
+def told() -> Iterator[None]:
     """
     Have this rank look, for a while, as if torchrun had started it in a script.
 
@@ -50,7 +51,7 @@ def told():
 
 
 @contextmanager
-def untold():
+def untold() -> Iterator[None]:
     """
     Have nobody tell this rank who it is, for a while, as if it had been started by hand.
 
@@ -90,7 +91,7 @@ def _set_prompts(flags):
     return knew
 
 
-def forget_accelerate():
+def forget_accelerate() -> None:
     """
     Let the next Accelerator of this process look at the environment anew.
 
@@ -103,7 +104,7 @@ def forget_accelerate():
         state.GradientState._reset_state()
 
 
-def quiet():
+def quiet() -> None:
     """
     Let frameworks keep to themselves what they miss on this machine, such as a bar of progress.
     """

@@ -6,11 +6,13 @@ Shapes: N samples; a batch of images (B, 64) and labels (B,).
 
 import torch
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 
-def train_with_accelerate(model, dataset, batch_size=30):
+def train_with_accelerate(
+    model: torch.nn.Module, dataset: Dataset[tuple[torch.Tensor, ...]], batch_size: int = 30
+) -> list[float]:
     """
     Train for an epoch as `train_plain` does, with the same arguments and losses.
 

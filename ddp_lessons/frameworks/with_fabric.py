@@ -7,10 +7,12 @@ Shapes: N samples; a batch of images (B, 64) and labels (B,).
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 
-def train_with_fabric(model, dataset, batch_size=30):
+def train_with_fabric(
+    model: torch.nn.Module, dataset: Dataset[tuple[torch.Tensor, ...]], batch_size: int = 30
+) -> list[float]:
     """
     Train for an epoch as `train_plain` does, with the same arguments and losses.
 

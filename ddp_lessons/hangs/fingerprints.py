@@ -5,14 +5,21 @@ torch does so with TORCH_DISTRIBUTED_DEBUG=DETAIL. Each rank leaves a few words 
 where all can read them, and nobody makes the call before all words are equal.
 """
 
+from __future__ import annotations
+
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Self
 
 import torch.distributed as dist
 
 from ddp_lessons.errors import CallsDiffer, RanksMissing
 from ddp_lessons.private import process_groups
 from ddp_lessons.process_group import DEFAULT_DEADLINE_S, missing_ranks
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class Call:
     root: int | None = None
 
     @classmethod
-    def of(cls, name, tensor=None, root=None):
+    def of(cls, name: str, tensor: torch.Tensor | None = None, root: int | None = None) -> Self:
         """
         Return the fingerprint of a call.
 
@@ -43,12 +50,12 @@ class Call:
             return cls(name, root=root)
         return cls(name, tensor.numel(), str(tensor.dtype).removeprefix("torch."), root)
 
-    def __str__(self):
+    def __str__(self) -> str:
         tensor = f" of {self.numel} {self.dtype}" if self.numel is not None else ""
         return self.name + tensor + (f", root {self.root}" if self.root is not None else "")
 
 
-def odd_ranks(calls):
+def odd_ranks(calls: Sequence[object]) -> list[int]:
     """
     Return the ranks whose call is not that of most, in rising order; empty if all calls are equal.
 
@@ -61,7 +68,13 @@ def odd_ranks(calls):
     return [rank for rank, call in enumerate(calls) if call != most]
 
 
-def agree(name, tensor=None, root=None, group=None, deadline_s=DEFAULT_DEADLINE_S):
+def agree(
+    name: str,
+    tensor: torch.Tensor | None = None,
+    root: int | None = None,
+    group: dist.ProcessGroup | None = None,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+) -> None:
     """
     Return if all ranks are about to make the same call, or say who is not, and make none.
 

@@ -5,6 +5,7 @@ A watchdog of twenty lines. It knows that nothing happens, and not whose fault t
 import faulthandler
 import sys
 import threading
+from typing import IO
 
 
 class NaiveWatchdog:
@@ -23,13 +24,13 @@ class NaiveWatchdog:
     in one line. Lesson: 10_hangs.
     """
 
-    def __init__(self, limit_s, file=None):
+    def __init__(self, limit_s: float, file: IO[str] | IO[bytes] | None = None) -> None:
         self.limit_s, self.file = limit_s, file or sys.stderr
         self._has_beaten, self._is_over = threading.Event(), False
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def beat(self):
+    def beat(self) -> None:
         """
         Say that this rank is alive. Call it once a step.
         """
@@ -42,7 +43,7 @@ class NaiveWatchdog:
             self._has_beaten.clear()
         faulthandler.dump_traceback(self.file, all_threads=True)
 
-    def close(self):
+    def close(self) -> None:
         """
         Let the watchdog go.
         """

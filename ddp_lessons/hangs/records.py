@@ -5,6 +5,7 @@ Legend: a record is one collective of one rank. Numbers count the collectives of
 """
 
 import pickle
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,18 +35,18 @@ class Record:
     group: str
     number: int
     name: str
-    sizes: tuple
-    dtypes: tuple
+    sizes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
     frame: Frame | None = None
 
     @property
-    def call(self):
+    def call(self) -> tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]]:
         """
         What must be equal on all ranks.
         """
         return self.name, self.sizes, self.dtypes
 
-    def __str__(self):
+    def __str__(self) -> str:
         tensors = zip(self.sizes, self.dtypes, strict=False)
         told = " ".join(f"{dtype.lower()}{list(size)}" for size, dtype in tensors)
         return f"{self.name} {told}".strip() + (f", {self.frame}" if self.frame else "")
@@ -64,16 +65,16 @@ class Difference:
 
     group: str
     number: int
-    records: dict
+    records: dict[int, Record | None]
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = [f"group {self.group or 0}, collective {self.number}:"]
         for rank, record in sorted(self.records.items()):
             lines.append(f"  rank {rank}: {record or 'has not called it'}")
         return "\n".join(lines)
 
 
-def flight_record():
+def flight_record() -> list[Record]:
     """
     Return what this rank has called, oldest first: the collectives that torch still remembers.
 
@@ -85,7 +86,7 @@ def flight_record():
     return _records(_dump())
 
 
-def save_record(path):
+def save_record(path: Path | str) -> None:
     """
     Write what this rank has called into a file that `load_record` and torchfrtrace read.
 
@@ -108,7 +109,7 @@ def save_record(path):
     Path(path).write_bytes(pickle.dumps(dump))
 
 
-def load_record(path):
+def load_record(path: Path | str) -> list[Record]:
     """
     Return what `save_record` wrote. It is a pickle: take it only from ranks that you trust.
 
@@ -118,7 +119,7 @@ def load_record(path):
     return _records(pickle.loads(Path(path).read_bytes()))
 
 
-def first_differences(records):
+def first_differences(records: Mapping[int, Iterable[Record]]) -> list[Difference]:
     """
     Find in each group the first collective that not all ranks called, or not all called alike.
 

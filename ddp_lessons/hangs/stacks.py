@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,25 +45,25 @@ class Frame:
     line: int
     function: str
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.name}:{self.line} in {self.function}"
 
     @property
-    def name(self):
+    def name(self) -> str:
         """
         The file's name, without its folder.
         """
         return Path(self.file).name
 
     @property
-    def code(self):
+    def code(self) -> str:
         """
         The text of the line, if the file can be read here; or "".
         """
         return linecache.getline(self.file, self.line).strip()
 
 
-def read_stacks(dump):
+def read_stacks(dump: str) -> list[list[Frame]]:
     """
     Return all stacks of a dump, in the order of its text.
     """
@@ -77,14 +78,14 @@ def read_stacks(dump):
     return stacks
 
 
-def read_stack(dump):
+def read_stack(dump: str) -> list[Frame]:
     """
     Return the stack of the main thread: the last one in a dump. Empty if there is none.
     """
     return (read_stacks(dump) or [[]])[-1]
 
 
-def own_frames(stack, script=None):
+def own_frames(stack: Iterable[Frame], script: str | None = None) -> list[Frame]:
     """
     Return the frames of a learner's own code, innermost first.
 
@@ -96,7 +97,7 @@ def own_frames(stack, script=None):
     return [frame for frame in stack if _is_own(frame, script)]
 
 
-def called(stack, script=None):
+def called(stack: Iterable[Frame], script: str | None = None) -> str:
     """
     Return the function that the innermost own line has called, such as "all_reduce".
 
@@ -118,7 +119,9 @@ def _is_own(frame, script):
     return not is_of_a_library(frame.file) if script is None else frame.name == script
 
 
-def odd_frames(stacks, script=None):
+def odd_frames(
+    stacks: Mapping[int, Iterable[Frame]], script: str | None = None
+) -> dict[int, Frame | None]:
     """
     Find the ranks that are somewhere else than most, and where each of them has left their way.
 
@@ -145,7 +148,7 @@ def odd_frames(stacks, script=None):
     return odd
 
 
-def look(pid, path, patience_s=10.0):
+def look(pid: int, path: Path | str, patience_s: float = 10.0) -> list[Frame] | None:
     """
     Ask a process for its stack until two answers in a row are the same, a moment apart.
 
@@ -178,7 +181,7 @@ def look(pid, path, patience_s=10.0):
     return None
 
 
-def own_line(thread_id):
+def own_line(thread_id: int) -> Frame | None:
     """
     Return the innermost Frame of a thread of this process that is no library's, or None.
 
@@ -193,7 +196,7 @@ def own_line(thread_id):
     return Frame(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)
 
 
-def is_of_a_library(file):
+def is_of_a_library(file: str) -> bool:
     """
     Tell whether a file is Python's own or an installed package's.
     """

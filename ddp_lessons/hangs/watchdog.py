@@ -10,7 +10,9 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Self
 
 import torch.distributed as dist
 
@@ -49,23 +51,23 @@ class Stall:
     """
 
     limit_s: float
-    notes: dict
+    notes: dict[int, Note | None]
 
     @property
-    def number(self):
+    def number(self) -> int:
         """
         The number of the collective that somebody waits in: the furthest that any rank has come.
         """
         return max(note.number for note in self.notes.values() if note)
 
     @property
-    def absent(self):
+    def absent(self) -> list[int]:
         """
         The ranks that have not come to it.
         """
         return [r for r, note in self.notes.items() if note is None or note.number < self.number]
 
-    def __str__(self):
+    def __str__(self) -> str:
         there = [note for rank, note in self.notes.items() if rank not in self.absent]
         calls = " against ".join(dict.fromkeys(note.call or "none" for note in there))
         who = ", ".join(f"rank {rank}" for rank in self.absent) or "nobody"
@@ -79,7 +81,7 @@ class Stall:
         return "\n".join(lines)
 
 
-def end_job(stall):
+def end_job(stall: Stall) -> None:
     """
     Print a Stall on the lowest rank that waits, and end its process: a launcher then ends the job.
 
@@ -111,14 +113,21 @@ class Watchdog:
     Lesson: 10_hangs.
     """
 
-    def __init__(self, limit_s, on_stall=print, group=None, *, grace_s=None):
+    def __init__(
+        self,
+        limit_s: float,
+        on_stall: Callable[[Stall], object] = print,
+        group: dist.ProcessGroup | None = None,
+        *,
+        grace_s: float | None = None,
+    ) -> None:
         self.limit_s, self.on_stall = limit_s, on_stall
         self.grace_s = limit_s if grace_s is None else grace_s
         group = group or dist.group.WORLD
         self._group, self._rank = group, dist.get_rank(group)
         store = process_groups.store_of(group)
         # A connection of its own: the main thread may be waiting in the store, and keeps its own.
-        own = store.clone()  # type: ignore[attr-defined]
+        own = store.clone()
         self._store = dist.PrefixStore("ddp_lessons/watchdog", own)
         self._main_thread_id = threading.get_ident()
         self._is_over = threading.Event()
@@ -126,13 +135,13 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def close(self):
+    def close(self) -> None:
         """
         Let the watchdog go. Other ranks' watchdogs go on.
         """

@@ -4,6 +4,7 @@ Errors of torch in one line, without what differs from run to run.
 
 import re
 import time
+from collections.abc import Callable
 
 import torch.distributed as dist
 
@@ -16,7 +17,7 @@ _CUT = (
 )
 
 
-def short(error):
+def short(error: BaseException) -> str:
     """
     Return what an error of torch says in one line that is the same on every run.
 
@@ -36,7 +37,7 @@ def short(error):
     return " ".join(first.split())
 
 
-def attempt(what, call, soon_s=1.0):
+def attempt(what: str, call: Callable[[], object], soon_s: float = 1.0) -> None:
     """
     Make a call and print how it ended on this rank: at once or late, and with which error.
 

@@ -11,7 +11,9 @@ import sys
 import tempfile
 import time
 import weakref
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any, Self
 
 import psutil
 
@@ -33,7 +35,13 @@ _OURS = {  # by this interpreter, also where its folder is on no PATH, as in a k
 }
 
 
-def start_job(command, *, folder=None, env=None, has_scratch=False):
+def start_job(
+    command: str | Iterable[object],
+    *,
+    folder: Path | str | None = None,
+    env: Mapping[str, object] | None = None,
+    has_scratch: bool = False,
+) -> "Job":
     """
     Start a command, and return while it runs.
 
@@ -54,7 +62,13 @@ def start_job(command, *, folder=None, env=None, has_scratch=False):
     return Job(command, folder=folder, env=env, has_scratch=has_scratch)
 
 
-def run_job(command, *, timeout_s=60.0, folder=None, env=None):
+def run_job(
+    command: str | Iterable[object],
+    *,
+    timeout_s: float = 60.0,
+    folder: Path | str | None = None,
+    env: Mapping[str, object] | None = None,
+) -> "Job":
     """
     Run a command to its end. Stop ends it, too.
 
@@ -92,14 +106,21 @@ class Job:
         line: The command as one would type it.
     """
 
-    def __init__(self, command, *, folder=None, env=None, has_scratch=False):
+    def __init__(
+        self,
+        command: str | Iterable[object],
+        *,
+        folder: Path | str | None = None,
+        env: Mapping[str, object] | None = None,
+        has_scratch: bool = False,
+    ) -> None:
         words = shlex.split(command) if isinstance(command, str) else [str(one) for one in command]
         self.line = shlex.join(words)
         known = _OURS.get(words[0]) if words else None
         if known is None and not words:
             raise BadInput("No command: expected words as in a terminal (got none). Give some.")
         folder = Path(folder or Path.cwd())
-        environ = {**os.environ, **(env or {})}
+        environ: dict[str, Any] = {**os.environ, **(env or {})}
         environ = {name: str(value) for name, value in environ.items() if value is not None}
         for name in _COLOURS:  # a kernel asks for them; what is printed here goes into a file
             environ.pop(name, None)
@@ -132,46 +153,46 @@ class Job:
         # Closes its input, which ends it and all that it owns, and waits.
         self._finalizer = weakref.finalize(self, self._owner.communicate)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         self.end()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         state = f"exit code {self.returncode}" if self.returncode is not None else "ended by us"
         state = "running" if self.is_running else state
         return f"<job {self.line}: {state}>"
 
     @property
-    def returncode(self):
+    def returncode(self) -> int | None:
         """
         Its exit code, or minus the signal that ended it. None while it runs, and if we ended it.
         """
         return None if self._was_cut_short else self._owner.poll()
 
     @property
-    def is_running(self):
+    def is_running(self) -> bool:
         """
         Whether it has not ended yet.
         """
         return self._owner.poll() is None
 
     @property
-    def stdout(self):
+    def stdout(self) -> str:
         """
         What it has printed so far.
         """
         return self._text("stdout")
 
     @property
-    def stderr(self):
+    def stderr(self) -> str:
         """
         What it has printed to the error stream so far.
         """
         return self._text("stderr")
 
-    def wait(self, timeout_s):
+    def wait(self, timeout_s: float) -> int | None:
         """
         Wait for its end, so many seconds at most.
 
@@ -182,7 +203,7 @@ class Job:
             self._owner.wait(timeout_s)
         return self.returncode
 
-    def wait_for(self, text, timeout_s, times=1):
+    def wait_for(self, text: str, timeout_s: float, times: int = 1) -> None:
         """
         Wait until it has printed a text so many times, so many seconds at most.
 
@@ -204,7 +225,7 @@ class Job:
                 )
             time.sleep(_LOOK_EVERY_S)
 
-    def processes(self):
+    def processes(self) -> list[psutil.Process]:
         """
         Return all processes that it has started and that run, as psutil has them.
         """
@@ -217,7 +238,7 @@ class Job:
                     found.append(process)
         return found
 
-    def workers(self):
+    def workers(self) -> dict[int, int]:
         """
         Return {rank: process id} of its workers: the processes that a launcher has given a rank.
         """
@@ -231,7 +252,7 @@ class Job:
             if rank is not None and ranks.get(parent, (0, None))[1] is None
         }
 
-    def end(self):
+    def end(self) -> None:
         """
         End it and all its processes, and wait until they are gone. At once if it has ended.
         """

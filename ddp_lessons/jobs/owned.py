@@ -9,6 +9,8 @@ the caller holds the other end of this process's standard input, and the kernel 
 It imports nothing of this package, so that it starts fast and works from any folder.
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import ctypes
@@ -24,6 +26,12 @@ import uuid
 
 import psutil
 
+TYPE_CHECKING = False  # as in typing, which takes 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from typing import IO
+
 DEADLINE_STATUS = 124  # as timeout(1) has it
 GONE_STATUS = 125
 SETTLE_S = 5.0  # for processes that end by themselves when their kernel is gone
@@ -34,7 +42,14 @@ _LAST_WORDS_S = 5.0  # for the command to report after its time is over
 _TERMINATE_S = 1.0
 
 
-def run_owned(command, *, cwd, env, deadline_s, output=None):
+def run_owned(
+    command: Sequence[str],
+    *,
+    cwd: Path | str,
+    env: Mapping[str, str] | None,
+    deadline_s: float,
+    output: IO[bytes] | IO[str] | None = None,
+) -> int:
     """
     Run a command, wait for it, and end every process that it started.
 
@@ -63,7 +78,9 @@ def run_owned(command, *, cwd, env, deadline_s, output=None):
         owner.communicate()  # closes its input, which ends it, and waits
 
 
-def owner_command(command, *, deadline_s, settle_s, has_scratch=False):
+def owner_command(
+    command: Sequence[str], *, deadline_s: float, settle_s: float, has_scratch: bool = False
+) -> list[str]:
     """
     Return the command of a process that runs a command and owns all that comes of it.
 

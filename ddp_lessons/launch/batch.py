@@ -10,6 +10,7 @@ Legend: a node is a machine; a task is a process that `srun` starts.
 import math
 import re
 import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import BadInput
@@ -66,22 +67,24 @@ class Wish:
     """
 
     nodes: int
-    tasks_per_node: list
+    tasks_per_node: list[int]
     cores_per_task: int
     gpus_per_node: int
     minutes: float | None
     partition: str | None
-    said: dict = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
 
     @property
-    def num_tasks(self):
+    def num_tasks(self) -> int:
         """
         Tasks of the whole job.
         """
         return sum(self.tasks_per_node)
 
 
-def batch_text(cluster, ranks, minutes, script, *, name="train"):
+def batch_text(
+    cluster: Cluster, ranks: int, minutes: float, script: str, *, name: str = "train"
+) -> str:
     """
     Write a batch file for a cluster: a rank a GPU, or a rank a node where there are none.
 
@@ -123,7 +126,7 @@ def batch_text(cluster, ranks, minutes, script, *, name="train"):
     )
 
 
-def read_options(text):
+def read_options(text: str) -> dict[str, str]:
     """
     Return the options of a batch file by their long names, as strings.
 
@@ -150,7 +153,7 @@ def read_options(text):
     return options
 
 
-def split_options(words):
+def split_options(words: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     """
     Return the options at the front of a command's words, and the words after them.
 
@@ -180,7 +183,9 @@ def split_options(words):
     return options, words
 
 
-def wish_of(options, cluster=None, above=None):
+def wish_of(
+    options: Mapping[str, str], cluster: Cluster | None = None, above: Wish | None = None
+) -> Wish:
     """
     Return what options ask for, with Slurm's own rules for what they leave out.
 
@@ -269,7 +274,7 @@ def _gpus(options, given, tasks):
     return 0
 
 
-def minutes_of(time):
+def minutes_of(time: str) -> float:
     """
     Return the minutes of a time as Slurm writes it: 90, 90:00, 1:30:00, 0-1:30, 0-1:30:00.
 
@@ -289,7 +294,7 @@ def minutes_of(time):
     return 60 * parts[0] + parts[1] + parts[2] / 60
 
 
-def refusal(wish, cluster):
+def refusal(wish: Wish, cluster: Cluster) -> str | None:
     """
     Return why a cluster would not run a job, or None if it would.
     """

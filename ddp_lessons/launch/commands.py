@@ -13,6 +13,7 @@ None of them sends a gradient: that is what libraries do, such as torch.distribu
 
 import shutil
 import sys
+from collections.abc import Mapping
 
 from ..errors import BadInput
 from .environment import free_port
@@ -22,7 +23,7 @@ LAUNCHERS = ("torchrun", "launch", "spawn", "mpiexec", "srun")
 _PYTHON = (sys.executable, "-m")
 
 
-def is_here(launcher, environ):
+def is_here(launcher: str, environ: Mapping[str, str]) -> bool:
     """
     Say whether this machine can start ranks by a launcher.
 
@@ -37,7 +38,9 @@ def is_here(launcher, environ):
     return launcher != "srun" or "SLURM_CONF" in environ
 
 
-def command_of(launcher, num_ranks, script, *, adopts=True):
+def command_of(
+    launcher: str, num_ranks: int, script: str, *, adopts: bool = True
+) -> tuple[list[str], dict[str, str]]:
     """
     Return what starts a script of torch's on so many ranks of this machine.
 

@@ -12,6 +12,7 @@ import os
 import random
 import re
 import socket
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ class Place:
     address: str
     port: int
 
-    def variables(self):
+    def variables(self) -> dict[str, str]:
         """
         Return the environment variables that tell torch all of it, as torchrun sets them.
         """
@@ -65,7 +66,7 @@ class Place:
         }
 
 
-def launcher_of(environ):
+def launcher_of(environ: Mapping[str, str]) -> str | None:
     """
     Return who has started a process: "torchrun", "mpiexec", "srun", or None.
 
@@ -78,7 +79,7 @@ def launcher_of(environ):
     return next((name for name, rank, *_ in _WORDS if rank in environ), None)
 
 
-def place_of(environ):
+def place_of(environ: Mapping[str, str]) -> Place:
     """
     Return the place of a process, whichever launcher has started it.
 
@@ -126,7 +127,7 @@ def _number(environ, name):
     return int(value)
 
 
-def first_host(nodes):
+def first_host(nodes: str) -> str:
     """
     Return the first machine of a list as Slurm writes it: "gpu[07-09,12],big1" -> "gpu07".
 
@@ -140,7 +141,7 @@ def first_host(nodes):
     return head + first + rest.partition(",")[0]
 
 
-def adopt(environ=None):
+def adopt(environ: MutableMapping[str, str] | None = None) -> Place:
     """
     Tell torch by its own variables what another launcher has told by others.
 
@@ -160,7 +161,7 @@ def adopt(environ=None):
     return place
 
 
-def free_port():
+def free_port() -> int:
     """
     Return a port of this machine that nobody uses now, and that nobody is given who asks for any.
 

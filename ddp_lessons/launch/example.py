@@ -9,18 +9,25 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch.distributed as dist
 
-from ..jobs import start_job
+from ..jobs import Job, start_job
 from .commands import command_of
 from .environment import place_of
 
 NUM_RANKS = 2
 
 
-def start_by(launcher, folder, script="train.py", name=None, **variables):
+def start_by(
+    launcher: str,
+    folder: Path | str,
+    script: str = "train.py",
+    name: str | None = None,
+    **variables: str,
+) -> Job:
     """
     Start a script of a folder on two ranks of the CPU, and return while it runs.
 
@@ -39,7 +46,9 @@ def start_by(launcher, folder, script="train.py", name=None, **variables):
     return start_command(command, folder, name or launcher, **needed, **variables)
 
 
-def start_command(command, folder, name, **variables):
+def start_command(
+    command: str | Sequence[str], folder: Path | str, name: str, **variables: str
+) -> Job:
     """
     Start any command; the rest is as for `start_by`.
     """
@@ -51,7 +60,7 @@ def start_command(command, folder, name, **variables):
     return start_job(command, folder=folder, env=env | variables)
 
 
-def num_different(folder, name):
+def num_different(folder: Path | str, name: str) -> int:
     """
     Count the losses of a job that are not, bit for bit, those of the notebook's ranks.
 
@@ -66,7 +75,7 @@ def num_different(folder, name):
     return sum(ours != theirs for ours, theirs in pairs)
 
 
-def wait_for_lines(job, num, within_s=60.0):
+def wait_for_lines(job: Job, num: int, within_s: float = 60.0) -> None:
     """
     Wait until a job has printed so many lines, or has ended.
 
@@ -80,7 +89,7 @@ def wait_for_lines(job, num, within_s=60.0):
         time.sleep(0.05)
 
 
-def known_addresses(rank):
+def known_addresses(rank: int) -> int:
     """
     Count the addresses of a rank of Gloo that lie in the store before it has joined.
 

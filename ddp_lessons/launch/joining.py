@@ -13,6 +13,7 @@ Lesson: 09_launch.
 
 import os
 import time
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -37,7 +38,7 @@ _LONGEST_S = 60.0
 _STEP_S = 0.05
 
 
-def work():
+def work() -> NoReturn:
     """
     Be a worker: say how large the world is, then take steps until somebody ends it.
 
@@ -51,7 +52,7 @@ def work():
         time.sleep(_STEP_S)
 
 
-def join_and_leave():
+def join_and_leave() -> None:
     """
     Start a node, let a second one join, and leave. Print what the first one's workers have said.
 

@@ -8,13 +8,14 @@ Legend: rank r of w; a life is the time from a start of all workers to the next.
 """
 
 import os
+from collections.abc import Mapping
 
 import torch.distributed as dist
 
 from .environment import place_of
 
 
-def life_of(environ):
+def life_of(environ: Mapping[str, str]) -> int:
     """
     Return which life of its workers this is, from 0. Only torchrun counts them.
 
@@ -24,7 +25,7 @@ def life_of(environ):
     return int(environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def join_life(backend="gloo", environ=None):
+def join_life(backend: str = "gloo", environ: Mapping[str, str] | None = None) -> int:
     """
     Join the default group under names that no earlier life has used.
 

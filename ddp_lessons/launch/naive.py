@@ -4,10 +4,12 @@ The place of a process as many scripts read it. `environment` has the function t
 Kept to be compared with: it works under torchrun, and under nothing else.
 """
 
+from collections.abc import Mapping
+
 from .environment import Place
 
 
-def place_of(environ):
+def place_of(environ: Mapping[str, str]) -> Place:
     """
     Return the place of a process that torchrun has started.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadInput
-from .batch import read_options, refusal, split_options, wish_of
+from .batch import Cluster, Wish, read_options, refusal, split_options, wish_of
 from .environment import place_of
 
 JOB_ID = 4711
@@ -43,7 +43,7 @@ class Rank:
     node: int
     threads: int | None
     is_outside: bool
-    script: tuple
+    script: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Rehearsal:
     """
 
     refused: str | None
-    wish: object = None
-    ranks: tuple = ()
+    wish: Wish | None = None
+    ranks: tuple[Rank, ...] = ()
 
 
-def rehearse(text, cluster):
+def rehearse(text: str, cluster: Cluster) -> Rehearsal:
     """
     Say what would come of a batch file on a cluster.
 

@@ -12,6 +12,7 @@ Legend: exit codes are as Python has them: -9 is an end by signal 9.
 """
 
 import re
+from collections.abc import Iterable
 
 _BLOCK = re.compile(r"^ +rank +: (\d+).*\n +exitcode +: (-?\d+)", re.MULTILINE)
 _ROOT = "Root Cause (first observed failure)"
@@ -22,7 +23,7 @@ _OFTEN_SURVIVED = "OSError"  # of a file or a machine that is busy: scripts try 
 _SIGTERM = -15
 
 
-def exit_codes(report):
+def exit_codes(report: str) -> dict[int, int]:
     """
     Return {rank: exit code} of those that torchrun found dead.
 
@@ -32,7 +33,7 @@ def exit_codes(report):
     return {int(rank): int(code) for rank, code in _BLOCK.findall(report)}
 
 
-def root_cause(report):
+def root_cause(report: str) -> tuple[int, int] | None:
     """
     Return (rank, exit code) of what torchrun calls the root cause; None if it says nothing of it.
 
@@ -45,7 +46,7 @@ def root_cause(report):
     return next(iter(exit_codes(block).items()), None) if found else None
 
 
-def recorded_error(report):
+def recorded_error(report: str) -> str | None:
     """
     Return what the root cause raised, as the report has it; None if its code was not under @record.
 
@@ -60,7 +61,7 @@ def recorded_error(report):
     return lines[-1] if found else None
 
 
-def last_error(log):
+def last_error(log: str) -> str | None:
     """
     Return the name of the exception that ended a worker, or None. Not of one that it survived.
 
@@ -72,7 +73,7 @@ def last_error(log):
     return names[-1] if names else None
 
 
-def who_failed(report, logs):
+def who_failed(report: str, logs: Iterable[str]) -> tuple[int | None, str]:
     """
     Return (rank, why) of the one that took the others along.
 

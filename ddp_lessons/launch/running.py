@@ -5,6 +5,7 @@ Run a script that was written for torchrun under any launcher, or by torch.multi
 import os
 import runpy
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import multiprocessing
@@ -12,7 +13,7 @@ from torch import multiprocessing
 from .environment import Place, adopt, free_port
 
 
-def main(arguments):
+def main(arguments: list[str]) -> None:
     """
     Run a script with its arguments, as rank of a launcher or as all ranks of a spawn.
 
@@ -27,7 +28,7 @@ def main(arguments):
         run_script(arguments)
 
 
-def run_script(arguments):
+def run_script(arguments: Sequence[str]) -> None:
     """
     Run a script in this process, as `python` runs it.
 
@@ -39,7 +40,7 @@ def run_script(arguments):
     runpy.run_path(arguments[0], run_name="__main__")
 
 
-def spawn(num_ranks, arguments):
+def spawn(num_ranks: int, arguments: Sequence[str]) -> None:
     """
     Run a script on so many new processes of this machine, and wait for them.
 

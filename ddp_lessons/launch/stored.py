@@ -13,7 +13,7 @@ STORED = {
 }
 
 
-def stored_output(command):
+def stored_output(command: str) -> str:
     """
     Return what a cell says where a command is missing, and what it has printed elsewhere.
 

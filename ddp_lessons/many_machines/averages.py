@@ -11,7 +11,11 @@ Legend: w ranks on h hosts of g; a gradient is flat (n,), of B bytes.
     local SGD      flat, of weights, after every 8th step
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -20,10 +24,13 @@ from ..errors import BadInput
 from ..ring import steps
 from .foretelling import EVERY, SHARE
 
+if TYPE_CHECKING:
+    from .roads import Road
+
 SUM = dist.ReduceOp.SUM
 
 
-def flat(gradient, road):
+def flat(gradient: torch.Tensor, road: Road) -> None:
     """
     Average as a ring through all ranks does, whatever host they are on: DDP's way on Gloo.
 
@@ -39,7 +46,7 @@ def flat(gradient, road):
     gradient.div_(road.everyone.world_size)
 
 
-def hierarchical(gradient, road):
+def hierarchical(gradient: torch.Tensor, road: Road) -> None:
     """
     Average within hosts first: a host's sum crosses once, in as many parts as it has ranks.
 
@@ -71,7 +78,7 @@ def hierarchical(gradient, road):
     gradient.div_(road.everyone.world_size)
 
 
-def half(gradient, road):
+def half(gradient: torch.Tensor, road: Road) -> None:
     """
     Average in half precision: half the bytes. Rounding is the price.
 
@@ -101,7 +108,9 @@ class TopK:
     hook of DDP in 06_ddp.
     """
 
-    def __init__(self, share=SHARE):
+    _kept: torch.Tensor | None
+
+    def __init__(self, share: float = SHARE) -> None:
         if not 0 < share <= 1:
             raise BadInput(
                 f"Bad share: expected more than 0 and at most 1 (got {share}). Give the share of "
@@ -109,7 +118,7 @@ class TopK:
             )
         self.share, self._kept = share, None
 
-    def __call__(self, gradient, road):
+    def __call__(self, gradient: torch.Tensor, road: Road) -> None:
         """
         Average a gradient.
 
@@ -134,7 +143,7 @@ class TopK:
         gradient.div_(road.everyone.world_size)
 
 
-WAYS = {
+WAYS: dict[str, Callable[[], Callable[[torch.Tensor, Road], None]]] = {
     "flat": lambda: flat,
     "hierarchical": lambda: hierarchical,
     "half": lambda: half,
@@ -147,7 +156,7 @@ For each name a function that makes a function (gradient, road).
 """
 
 
-def make_way(name):
+def make_way(name: str) -> tuple[Callable[[torch.Tensor, Road], None], int]:
     """
     Return a way to average by its name, and after how many batches it is called.
 
@@ -164,7 +173,7 @@ def make_way(name):
     return WAYS[name](), EVERY.get(name, 1)
 
 
-def hierarchical_hook(road, bucket):
+def hierarchical_hook(road: Road, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """
     Let DDP average within hosts first: `model.register_comm_hook(road, hierarchical_hook)`.
 
@@ -180,6 +189,6 @@ def hierarchical_hook(road, bucket):
     Source: torch documentation, "DDP Communication Hooks". Lesson: 17_many_machines.
     """
     hierarchical(bucket.buffer(), road)
-    done = torch.futures.Future()
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     done.set_result(bucket.buffer())
     return done

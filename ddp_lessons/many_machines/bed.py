@@ -12,10 +12,12 @@ import subprocess
 import sys
 import tempfile
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from ..errors import BadInput
-from ..jobs import start_job
+from ..jobs import Job, start_job
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "hosts.sh"
 _TOOLS = ("ip", "tc", "sshd", "ssh-keygen", "unshare", "nsenter")
@@ -23,7 +25,7 @@ _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin
 _ORDER_S = 60
 
 
-def why_no_hosts():
+def why_no_hosts() -> str:
     """
     Say why this machine can have no such hosts, or return an empty text.
 
@@ -57,7 +59,7 @@ class TestBed:
 
     __test__ = False  # pytest takes the name for that of a test
 
-    def __init__(self, num_hosts, rate=None):
+    def __init__(self, num_hosts: int, rate: str | None = None) -> None:
         reason = why_no_hosts()
         if reason:
             raise BadInput(f"No hosts here: expected a machine that can make some ({reason}).")
@@ -75,26 +77,26 @@ class TestBed:
         self._order("up", num_hosts, *(["--rate", rate] if rate else []))
 
     @property
-    def folder(self):
+    def folder(self) -> Path:
         """
         Their folder; ssh reaches them by the `ssh_config` in it.
         """
         return Path(self._env["DDP_LESSONS_HOSTS"])
 
     @property
-    def net(self):
+    def net(self) -> str:
         """
         The first three numbers of their addresses; node1 has number 101.
         """
         return (self.folder / "net").read_text().strip()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         self.down()
 
-    def start(self, number, command):
+    def start(self, number: int, command: str | Sequence[str]) -> Job:
         """
         Start a command on a host, and return while it runs.
 
@@ -110,25 +112,25 @@ class TestBed:
         env = {**self._env, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         return start_job(["bash", str(SCRIPT), "run", str(number), *words], env=env)
 
-    def cut(self, number):
+    def cut(self, number: int) -> None:
         """
         Pull a host's cable out.
         """
         self._order("cut", number)
 
-    def mend(self, number):
+    def mend(self, number: int) -> None:
         """
         Put a host's cable in again.
         """
         self._order("mend", number)
 
-    def off(self, number):
+    def off(self, number: int) -> None:
         """
         Switch a host off: all its processes are gone at once.
         """
         self._order("off", number)
 
-    def down(self):
+    def down(self) -> None:
         """
         Take all hosts away, and wait until nothing is left of them.
         """

@@ -5,8 +5,16 @@ A message tells its peer. A collective does not tell its messages: those of a ri
 counted, or of a tree where there is a root, as `costs` plans them.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
 from ..costs import schedule
 from .hosts import host_of
+
+if TYPE_CHECKING:
+    from ..trace import Event
 
 _PLANS = {  # a collective of torch by the beginning of its name: how it is counted
     "all_reduce": "ring",
@@ -21,7 +29,7 @@ _PLANS = {  # a collective of torch by the beginning of its name: how it is coun
 }
 
 
-def crossing_bytes(events, layout):
+def crossing_bytes(events: Iterable[Event], layout: Sequence[Sequence[int]]) -> int:
     """
     Return the bytes that a rank sends to other hosts.
 

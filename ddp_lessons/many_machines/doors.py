@@ -7,7 +7,7 @@ import psutil
 _ANY = ("0.0.0.0", "::")
 
 
-def listening(process=None):
+def listening(process: psutil.Process | None = None) -> list[tuple[str, int]]:
     """
     Return where a process listens.
 

@@ -2,6 +2,10 @@
 What the lesson trains: digits, by each way to average, on ranks of several hosts.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 from torch.optim import SGD
 
@@ -12,13 +16,17 @@ from ..workloads import digits_model
 from .averages import make_way
 from .crossing import crossing_bytes
 
+if TYPE_CHECKING:
+    from ..workloads import Digits
+    from .roads import Road
+
 NUM_BATCHES = 80
 """
 Batches of each rank: a multiple of all windows.
 """
 
 
-def train(name, road, digits, lr=0.5):
+def train(name: str, road: Road, digits: Digits, lr: float = 0.5) -> tuple[float, int]:
     """
     Train a model; every rank computes as many batches by every way.
 
@@ -72,7 +80,7 @@ def _local_steps(model, road, lr):
     return lambda number: local.step()
 
 
-def random_gradient(rank, length, seed=0):
+def random_gradient(rank: int, length: int, seed: int = 0) -> torch.Tensor:
     """
     Return a gradient (n,) that is another on every rank.
     """

@@ -15,6 +15,7 @@ A ring through all ranks goes by its slowest messages, those between hosts. Part
 link of their host, which makes g messages of B / g / h one of B / h.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from ..costs import Link, collective_s
@@ -58,21 +59,21 @@ class Plan:
     pack_s: float = 0.0
 
     @property
-    def num_ranks(self):
+    def num_ranks(self) -> int:
         """
         Ranks on all hosts, w.
         """
         return self.num_hosts * self.ranks_per_host
 
     @property
-    def slowest(self):
+    def slowest(self) -> Link:
         """
         The link that a ring through all ranks goes by.
         """
         return self.local if self.num_hosts == 1 else self.link
 
 
-def foretold_s(name, plan):
+def foretold_s(name: str, plan: Plan) -> float:
     """
     Return the seconds of a batch.
 
@@ -92,7 +93,9 @@ def foretold_s(name, plan):
     return plan.compute_s + _TALK_S[name](plan) / EVERY.get(name, 1)
 
 
-def foretold_points(name, plan, sizes_bytes=PLOTTED_BYTES):
+def foretold_points(
+    name: str, plan: Plan, sizes_bytes: Collection[int] = PLOTTED_BYTES
+) -> list[tuple[int, float, float, float]]:
     """
     Return the seconds of a batch for gradients of several sizes, as `times_plot` takes a model.
 

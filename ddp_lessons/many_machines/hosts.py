@@ -6,6 +6,7 @@ first rank of a host is its **leader**. Ranks at the same place of their hosts a
 2, 1 and 3. Only where all hosts have equally many ranks does everybody have a twin on each.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch.distributed as dist
@@ -14,7 +15,7 @@ from ..errors import BadInput
 from ..process_group import split_by_name
 
 
-def even_layout(num_hosts, ranks_per_host):
+def even_layout(num_hosts: int, ranks_per_host: int) -> tuple[tuple[int, ...], ...]:
     """
     Return the layout that torchrun makes: each host has its ranks in a row.
 
@@ -36,7 +37,7 @@ def even_layout(num_hosts, ranks_per_host):
     return tuple(tuple(range(first, first + ranks_per_host)) for first in firsts)
 
 
-def host_of(layout, rank):
+def host_of(layout: Sequence[Sequence[int]], rank: int) -> int:
     """
     Return the number of the host that a rank is on.
 
@@ -65,20 +66,20 @@ class Hosts:
             ranks.
     """
 
-    layout: tuple
+    layout: tuple[tuple[int, ...], ...]
     local: dist.ProcessGroup
     leaders: dist.ProcessGroup | None
     twins: dist.ProcessGroup | None
 
     @property
-    def leader(self):
+    def leader(self) -> int:
         """
         The leader of this rank's host, as a rank of the default group.
         """
         return self.layout[host_of(self.layout, dist.get_rank())][0]
 
 
-def split_hosts(layout):
+def split_hosts(layout: Sequence[Sequence[int]]) -> Hosts:
     """
     Make the groups of a layout, once for all calls.
 
@@ -101,4 +102,4 @@ def split_hosts(layout):
     if len({len(ranks) for ranks in layout}) == 1:
         places = zip(*layout, strict=True)
         twins = split_by_name({f"twins-{place}": ranks for place, ranks in enumerate(places)})
-    return Hosts(layout, local, leaders, twins)
+    return Hosts(layout, local, leaders, twins)  # type: ignore[arg-type]  # tuples by now

@@ -6,10 +6,13 @@ twice, and the other ranks wait meanwhile. Where hosts are even, `averages.hiera
 them send a part.
 """
 
+import torch
 import torch.distributed as dist
 
+from .hosts import Hosts
 
-def leaders_all_reduce(tensor, hosts):
+
+def leaders_all_reduce(tensor: torch.Tensor, hosts: Hosts) -> None:
     """
     Add a tensor up over all ranks: on each host to its leader, among leaders, and back.
 

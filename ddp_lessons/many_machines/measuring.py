@@ -2,15 +2,22 @@
 Take the time of a batch, by each way to average: compute is sleep, messages are real.
 """
 
+from __future__ import annotations
+
 import time
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..speed import least_step_s
 from .averages import make_way
 
+if TYPE_CHECKING:
+    from .foretelling import Plan
+    from .roads import Road
 
-def measured_s(name, road, plan):
+
+def measured_s(name: str, road: Road, plan: Plan) -> float:
     """
     Return the seconds of a batch that nothing has interrupted, on this rank.
 

@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -20,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .averages import hierarchical, hierarchical_hook
 from .doors import listening
-from .hosts import even_layout, split_hosts
+from .hosts import Hosts, even_layout, split_hosts
 from .roads import Road
 
 TIMEOUT_S = 6
@@ -32,7 +33,7 @@ An all-reduce that took longer has waited for a cable.
 """
 
 
-def cable_bytes(interface):
+def cable_bytes(interface: str) -> int:
     """
     Return the bytes that have left this host by an interface since it is up.
 
@@ -41,7 +42,7 @@ def cable_bytes(interface):
     return int(Path(f"/sys/class/net/{interface}/statistics/tx_bytes").read_text())
 
 
-def cable_share(average, interface):
+def cable_share(average: Callable[[torch.Tensor], object], interface: str) -> float:
     """
     Return how many times its gradient a host sends out by its cable in one averaging.
 
@@ -59,7 +60,11 @@ def cable_share(average, interface):
     return (cable_bytes(interface) - before) / gradient.nbytes
 
 
-def step_s(hook=None, state=None, group=None):
+def step_s(
+    hook: Callable[..., torch.futures.Future[torch.Tensor]] | None = None,
+    state: object = None,
+    group: dist.ProcessGroup | None = None,
+) -> float:
     """
     Return the median of some steps of DDP, in seconds.
 
@@ -82,7 +87,7 @@ def step_s(hook=None, state=None, group=None):
     return median(times_s[1:])
 
 
-def rounds(most_s, say=print):
+def rounds(most_s: float, say: Callable[[str], object] = print) -> int | None:
     """
     Make all-reduces until one fails, and say what became of the long ones.
 
@@ -119,7 +124,7 @@ def _first_words(error):
     return re.split(r" waiting| for|[.:]", words.strip())[0].strip()
 
 
-def doors():
+def doors() -> list[str]:
     """
     Return who can reach this process, in words: its own address is told by the host's name.
 
@@ -130,7 +135,7 @@ def doors():
     return sorted({own.get(who, who) for who, _ in listening()})
 
 
-def report(interface, hosts, say=print):
+def report(interface: str, hosts: Hosts, say: Callable[[str], object] = print) -> None:
     """
     Say what crosses, and how long DDP takes.
 
@@ -157,7 +162,7 @@ def report(interface, hosts, say=print):
         say(f"{name} is faster than plain DDP: {step_s(hook, state) < all_s}")
 
 
-def main():
+def main() -> int | None:
     """
     Join, report, and go on until a host is gone.
     """

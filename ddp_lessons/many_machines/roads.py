@@ -8,12 +8,14 @@ part of the bandwidth.
 """
 
 import time
+from collections.abc import Sequence
 
+import torch
 import torch.distributed as dist
 
 from ..collectives import Peers
 from ..costs import Link
-from .hosts import host_of
+from .hosts import Hosts, host_of
 
 AT_ONCE = Link(0.0, float("inf"))
 """
@@ -35,13 +37,22 @@ class HostPeers(Peers):
     Lesson: 17_many_machines; `speed.SlowPeers` has one link for all.
     """
 
-    def __init__(self, layout, link, local, group=None, sharing=1):
+    def __init__(
+        self,
+        layout: Sequence[Sequence[int]],
+        link: Link,
+        local: Link,
+        group: dist.ProcessGroup | None = None,
+        sharing: int = 1,
+    ) -> None:
         super().__init__(group)
         members = dist.get_process_group_ranks(self.group)
         self._hosts = [host_of(layout, rank) for rank in members]
         self._link, self._local, self._sharing = link, local, sharing
 
-    def exchange(self, outgoing, to, incoming, source):
+    def exchange(
+        self, outgoing: torch.Tensor, to: int, incoming: torch.Tensor, source: int
+    ) -> None:
         """
         Send and receive at once, after the time that the way takes for what is sent.
         """
@@ -71,7 +82,7 @@ class Road:
     Lesson: 17_many_machines.
     """
 
-    def __init__(self, hosts, link=None, local=None):
+    def __init__(self, hosts: Hosts, link: Link | None = None, local: Link | None = None) -> None:
         self.hosts = hosts
         links = (hosts.layout, link or AT_ONCE, local or AT_ONCE)
         self.everyone = HostPeers(*links)

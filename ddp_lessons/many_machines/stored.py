@@ -19,7 +19,7 @@ an all-reduce failed after 6 s: Timed out""",
 }
 
 
-def stored_output(name, reason):
+def stored_output(name: str, reason: str) -> str:
     """
     Return what a cell says where there are no hosts, and what it has printed elsewhere.
 

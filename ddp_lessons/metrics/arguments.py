@@ -7,14 +7,14 @@ import torch.distributed as dist
 from ..errors import BadInput
 
 
-def device_of(group):
+def device_of(group: dist.ProcessGroup | None) -> str:
     """
     Return the name of the device on which a group's messages must lie.
     """
     return "cuda" if dist.get_backend(group) == "nccl" else "cpu"
 
 
-def need_samples(num_global, group, least=1):
+def need_samples(num_global: float, group: dist.ProcessGroup | None, least: int = 1) -> None:
     """
     Refuse to go on with too few samples. All ranks know the number, so all of them raise.
 

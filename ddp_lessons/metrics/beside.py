@@ -8,6 +8,8 @@ does not see. Threads are not copied: those that carry a group's messages are mi
 import multiprocessing
 import signal
 import warnings
+from collections.abc import Callable
+from typing import Any, Self
 
 
 class ForkedProcess:
@@ -25,7 +27,7 @@ class ForkedProcess:
     12_metrics.
     """
 
-    def __init__(self, function, most_s=60):
+    def __init__(self, function: Callable[[Any], object], most_s: int = 60) -> None:
         context = multiprocessing.get_context("fork")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
@@ -37,13 +39,13 @@ class ForkedProcess:
             self._process.start()
         theirs.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self.end()
 
-    def ask(self, question, patience_s):
+    def ask(self, question: object, patience_s: float) -> Any:
         """
         Return what the function says, or the error as text; None if nothing comes in time.
 
@@ -54,7 +56,7 @@ class ForkedProcess:
         self._pipe.send(question)
         return self._pipe.recv() if self._pipe.poll(patience_s) else None
 
-    def end(self):
+    def end(self) -> None:
         """
         Kill the process, wherever it waits, and wait until it is gone.
         """

@@ -5,6 +5,8 @@ TensorBoard asks nobody for a password, and any user of the machine can open a p
 its address has a secret part, which is in no command line, and without it nothing is shown.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -12,9 +14,13 @@ import secrets
 import time
 import urllib.parse
 import urllib.request
+from typing import TYPE_CHECKING, Self
 
 from ..errors import StartFailed
-from ..jobs import start_job
+from ..jobs import Job, start_job
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _ADDRESS = re.compile(r"at (http://127\.0\.0\.1:(\d+)/\w+)/")
 _SECRET = "DDP_LESSONS_BOARD_SECRET"
@@ -25,7 +31,7 @@ _MAIN = (
 _LAST_LINES = 5
 
 
-def open_board(folder, timeout_s=60.0):
+def open_board(folder: Path | str, timeout_s: float = 60.0) -> Board:
     """
     Start TensorBoard, and return when it answers. Call it in the notebook, not on the ranks.
 
@@ -68,16 +74,16 @@ class Board:
         port: The port in it.
     """
 
-    def __init__(self, job, url, port):
+    def __init__(self, job: Job, url: str, port: int) -> None:
         self.url, self.port, self._job = url, port, job
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self.end()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         # Without the port, which is another one each time.
         return f"<Board: {'on this machine only' if self._job.is_running else 'ended'}>"
 
@@ -92,13 +98,13 @@ class Board:
             f"the browser is: <code>ssh -L {self.port}:127.0.0.1:{self.port} machine</code>.</p>"
         )
 
-    def runs(self):
+    def runs(self) -> list[str]:
         """
         Return the names of the runs that it shows; it reads their folder once a second.
         """
         return sorted(self._ask("data/runs"))
 
-    def scalars(self, run, name, timeout_s=30.0):
+    def scalars(self, run: str, name: str, timeout_s: float = 30.0) -> list[tuple[int, float]]:
         """
         Return the points of a curve as the page draws them: (step, value).
 
@@ -114,7 +120,7 @@ class Board:
         points = self._ask(f"data/plugin/scalars/scalars?{query}")
         return [(step, value) for _, step, value in points]
 
-    def end(self):
+    def end(self) -> None:
         """
         End it, and wait until its processes are gone.
         """

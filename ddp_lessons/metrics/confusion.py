@@ -27,10 +27,10 @@ class Confusion:
     Lesson: 12_metrics.
     """
 
-    def __init__(self, num_classes):
+    def __init__(self, num_classes: int) -> None:
         self.counts = torch.zeros(num_classes, num_classes, dtype=torch.int64)
 
-    def add(self, predicted, labels):
+    def add(self, predicted: torch.Tensor, labels: torch.Tensor) -> None:
         """
         Add samples of this rank, without a message.
 
@@ -53,7 +53,7 @@ class Confusion:
         places = labels * num_classes + predicted
         self.counts += places.bincount(minlength=num_classes**2).view(num_classes, num_classes)
 
-    def compute(self, group=None):
+    def compute(self, group: dist.ProcessGroup | None = None) -> torch.Tensor:
         """
         Return the counts of all ranks, exactly, with one all-reduce of int64.
 
@@ -74,7 +74,7 @@ class Confusion:
         return counts.cpu()
 
 
-def accuracy_of(counts):
+def accuracy_of(counts: torch.Tensor) -> float:
     """
     Return the share of samples whose prediction is their label.
 
@@ -84,7 +84,7 @@ def accuracy_of(counts):
     return counts.trace().item() / counts.sum().item()
 
 
-def macro_f1(counts):
+def macro_f1(counts: torch.Tensor) -> float:
     """
     Return the mean F1 of the classes, each weighing alike.
 

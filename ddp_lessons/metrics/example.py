@@ -4,6 +4,8 @@ What the lesson evaluates: digits, by a model that is half trained.
 Shapes: N samples, images (N, 64), labels (N,), logits (N, 10).
 """
 
+from collections.abc import Callable
+
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -12,7 +14,9 @@ from .sums import Mean
 
 
 @torch.no_grad()
-def evaluate(model, images, labels):
+def evaluate(
+    model: Callable[[torch.Tensor], torch.Tensor], images: torch.Tensor, labels: torch.Tensor
+) -> tuple[Mean, Confusion]:
     """
     Count what a classifier makes of samples of this rank, without a message.
 
@@ -33,7 +37,7 @@ def evaluate(model, images, labels):
     return loss, confusion
 
 
-def numbers_of_rank(loss, confusion):
+def numbers_of_rank(loss: Mean, confusion: Confusion) -> list[float]:
     """
     Return loss, accuracy and F1 of the samples that one rank has, at least one.
 
@@ -43,7 +47,7 @@ def numbers_of_rank(loss, confusion):
     return [loss.total / loss.count, accuracy_of(counts), macro_f1(counts)]
 
 
-def numbers_of_all(loss, confusion):
+def numbers_of_all(loss: Mean, confusion: Confusion) -> list[float]:
     """
     Return loss, accuracy and F1 of the samples of all ranks.
 
@@ -55,7 +59,9 @@ def numbers_of_all(loss, confusion):
     return [loss.compute(), accuracy_of(counts), macro_f1(counts)]
 
 
-def first_gradient(model, images, labels):
+def first_gradient(
+    model: torch.nn.Sequential, images: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
     """
     Return the gradient of the first layer's weight, of the sum of losses, in float64.
 
@@ -70,4 +76,4 @@ def first_gradient(model, images, labels):
     """
     logits = model.double()(images.double())
     cross_entropy(logits, labels, reduction="sum").backward()
-    return model[0].weight.grad
+    return model[0].weight.grad  # type: ignore[return-value]  # backward has filled it

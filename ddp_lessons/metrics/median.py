@@ -17,7 +17,7 @@ import torch.distributed as dist
 from .arguments import device_of, need_samples
 
 
-def gathered_median(values, group=None):
+def gathered_median(values: torch.Tensor, group: dist.ProcessGroup | None = None) -> float:
     """
     Return the median of the values of all ranks, after gathering them all.
 
@@ -40,7 +40,7 @@ def gathered_median(values, group=None):
     length = torch.tensor([len(values)], device=device)
     lengths = [torch.empty_like(length) for _ in range(dist.get_world_size(group))]
     dist.all_gather(lengths, length, group=group)
-    counts = [one.item() for one in lengths]
+    counts: list = [one.item() for one in lengths]
     need_samples(sum(counts), group)
     padded = values.new_zeros(max(counts))  # all_gather wants equal lengths
     padded[: len(values)] = values
@@ -49,7 +49,9 @@ def gathered_median(values, group=None):
     return torch.cat([one[:n] for one, n in zip(everyone, counts, strict=True)]).median().item()
 
 
-def whole_median(values, lowest, highest, group=None):
+def whole_median(
+    values: torch.Tensor, lowest: int, highest: int, group: dist.ProcessGroup | None = None
+) -> int:
     """
     Return the median of whole numbers by counting alone, in log2(highest - lowest + 1) questions.
 
@@ -75,7 +77,7 @@ def whole_median(values, lowest, highest, group=None):
     return _at_place((total - 1) // 2, values, lowest, highest, group)
 
 
-def median_by_counting(values, group=None):
+def median_by_counting(values: torch.Tensor, group: dist.ProcessGroup | None = None) -> float:
     """
     Return the median of floating-point values by counting alone: at most 65 small all-reduces.
 

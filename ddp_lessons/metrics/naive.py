@@ -8,7 +8,7 @@ import torch.distributed as dist
 from .arguments import device_of
 
 
-def mean_of_means(own, group=None):
+def mean_of_means(own: float | torch.Tensor, group: dist.ProcessGroup | None = None) -> float:
     """
     Return the mean of what each rank has found on its own samples.
 
@@ -31,7 +31,9 @@ def mean_of_means(own, group=None):
     return total.item() / dist.get_world_size(group)
 
 
-def weighted_mean_of_means(own, num_samples, group=None):
+def weighted_mean_of_means(
+    own: float | torch.Tensor, num_samples: int, group: dist.ProcessGroup | None = None
+) -> float:
     """
     Return the mean of ranks' own numbers, each weighing as much as its samples.
 

@@ -5,12 +5,25 @@ A rank that leaves the loop alone lets the others wait in their next collective,
 decision is made from numbers that all ranks share.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 import torch.distributed as dist
 
 from .arguments import device_of, need_samples
+
+if TYPE_CHECKING:
+
+    class State(TypedDict):
+        """
+        What a resumed run needs of an EarlyStopping.
+        """
+
+        best: float
+        num_bad: int
 
 
 class EarlyStopping:
@@ -32,11 +45,18 @@ class EarlyStopping:
     Lesson: 12_metrics.
     """
 
-    def __init__(self, patience, min_delta=0.0, group=None):
+    def __init__(
+        self, patience: int, min_delta: float = 0.0, group: dist.ProcessGroup | None = None
+    ) -> None:
         self.patience, self.min_delta, self.group = patience, min_delta, group
         self.best, self.num_bad = math.inf, 0
 
-    def step(self, total_local, num_samples_local, wants_to_stop=False):
+    def step(
+        self,
+        total_local: float | torch.Tensor,
+        num_samples_local: int,
+        wants_to_stop: bool = False,
+    ) -> bool:
         """
         Say whether to stop, with one all-reduce of three numbers.
 
@@ -64,13 +84,13 @@ class EarlyStopping:
             self.num_bad += 1
         return self.num_bad >= self.patience or num_wishes > 0
 
-    def state_dict(self):
+    def state_dict(self) -> State:
         """
         Return what a resumed run needs; the same on every rank.
         """
         return {"best": self.best, "num_bad": self.num_bad}
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: State) -> None:
         """
         Go on from a state.
         """

@@ -7,6 +7,8 @@ Add up first, over batches and then over ranks, and divide last.
 Sums are float64, in which whole numbers are exact up to 2**53; float32 cannot count beyond 2**24.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 
@@ -24,10 +26,10 @@ class Mean:
     Lesson: 12_metrics.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.total, self.count = 0.0, 0
 
-    def add(self, values):
+    def add(self, values: torch.Tensor | Sequence[float] | float) -> None:
         """
         Add samples of this rank, without a message.
 
@@ -38,7 +40,7 @@ class Mean:
         self.total += values.detach().double().sum().item()
         self.count += values.numel()
 
-    def compute(self, group=None):
+    def compute(self, group: dist.ProcessGroup | None = None) -> float:
         """
         Return the mean, with one all-reduce of two numbers. More samples may be added afterwards.
 
@@ -70,7 +72,7 @@ class Perplexity(Mean):
     tasks", 1977. Lesson: 12_metrics.
     """
 
-    def compute(self, group=None):
+    def compute(self, group: dist.ProcessGroup | None = None) -> float:
         """
         Return the perplexity; infinite if the mean loss is too large. The rest as for a Mean.
         """

@@ -22,7 +22,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from .arguments import device_of, need_samples
 
 
-def all_rank_statistics(x, dtype=torch.float64, group=None):
+def all_rank_statistics(
+    x: torch.Tensor, dtype: torch.dtype = torch.float64, group: dist.ProcessGroup | None = None
+) -> tuple[float, torch.Tensor, torch.Tensor]:
     """
     Return mean and variance of each channel over all ranks, with one all-gather.
 
@@ -127,15 +129,22 @@ class SyncBatchNorm(_BatchNorm):
     documentation, `torch.nn.SyncBatchNorm`. Lesson: 12_metrics.
     """
 
-    def __init__(self, num_features, *, statistics_dtype=torch.float64, group=None, **options):
-        super().__init__(num_features, **options)
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        statistics_dtype: torch.dtype = torch.float64,
+        group: dist.ProcessGroup | None = None,
+        **options: float | None,
+    ) -> None:
+        super().__init__(num_features, **options)  # type: ignore[arg-type]  # flags are bool
         self.statistics_dtype, self.group = statistics_dtype, group
 
     def _check_input_dim(self, x):
         if x.dim() < 2:
             raise ValueError(f"expected 2 dimensions or more (got {x.dim()})")
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """
         Return x (N, C, ...) normalised, scaled and shifted; of the same shape and dtype.
 
@@ -161,7 +170,11 @@ class SyncBatchNorm(_BatchNorm):
             running.copy_((1 - share) * running.double() + share * new)
 
 
-def with_sync_batch_norm(module, statistics_dtype=torch.float64, group=None):
+def with_sync_batch_norm(
+    module: torch.nn.Module,
+    statistics_dtype: torch.dtype = torch.float64,
+    group: dist.ProcessGroup | None = None,
+) -> torch.nn.Module:
     """
     Return a module whose BatchNorm layers are SyncBatchNorm, with the parameters that they had.
 

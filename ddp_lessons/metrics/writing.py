@@ -5,7 +5,14 @@ Several writers in one folder do not harm each other: each has a file of its own
 takes a folder for one run, and draws the points of all files as one line.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
 import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class RankZeroWriter:
@@ -19,21 +26,21 @@ class RankZeroWriter:
     Lesson: 12_metrics.
     """
 
-    def __init__(self, folder, group=None):
+    def __init__(self, folder: Path | str, group: dist.ProcessGroup | None = None) -> None:
         self._writer = None
         if dist.get_rank(group) == 0:
             from torch.utils.tensorboard import SummaryWriter  # takes a second; one rank needs it
 
             self._writer = SummaryWriter(str(folder))
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         if self._writer is not None:
             self._writer.close()
 
-    def add_scalar(self, name, value, step):
+    def add_scalar(self, name: str, value: float, step: int) -> None:
         """
         Write one number down. Every rank may call it; it sends no message.
 
@@ -46,7 +53,7 @@ class RankZeroWriter:
             self._writer.add_scalar(name, value, step)
 
 
-def read_scalars(folder, name):
+def read_scalars(folder: Path | str, name: str) -> list[tuple[int, float]]:
     """
     Return the points of a curve as TensorBoard reads them: (step, value) in the order of its files.
 

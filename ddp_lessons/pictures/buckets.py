@@ -2,14 +2,18 @@
 Which parameter travels in which bucket, and in which order the buckets leave.
 """
 
+from collections.abc import Sequence
+
 from ddp_lessons.pictures.inputs import is_amount, need, need_some
 from ddp_lessons.pictures.scales import byte_text
-from ddp_lessons.pictures.svg import FAINT, INK, Canvas, rank_colour, shorten, text_width
+from ddp_lessons.pictures.svg import FAINT, INK, Canvas, Picture, rank_colour, shorten, text_width
 
 _ROW, _TOP, _LINES, _MOST, _GAP = 24, 46, 120, 120, 14
 
 
-def buckets_picture(parameters, buckets):
+def buckets_picture(
+    parameters: Sequence[tuple[str, int]], buckets: Sequence[Sequence[str]]
+) -> Picture:
     """
     Draw parameters in the model's order, buckets in the order of sending, and lines between.
 

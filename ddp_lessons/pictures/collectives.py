@@ -2,14 +2,22 @@
 Before and after a collective, or several: what each rank holds, side by side.
 """
 
+from collections.abc import Iterable, Sequence
+from typing import Protocol, SupportsInt
+
 from ddp_lessons.pictures.inputs import need, need_some
-from ddp_lessons.pictures.svg import FAINT, INK, Canvas, rank_colour, shorten, text_width
+from ddp_lessons.pictures.svg import FAINT, INK, Canvas, Picture, rank_colour, shorten, text_width
 
 _ROW, _LEFT, _CELL_PAD, _TOP, _MIDDLE = 36, 92, 10, 40, 24
 _MOST_WIDTH, _BESIDE = 900, 24
 
 
-def numbers_in(tensors):
+class _Tensor(Protocol):
+    # What is read of a torch.Tensor, which pictures do not import. Iterated over, it yields others.
+    def flatten(self) -> Iterable[SupportsInt]: ...
+
+
+def numbers_in(tensors: Iterable[_Tensor] | None) -> list[int]:
     """
     Return the whole numbers that a rank holds, as `collective_picture` takes them.
 
@@ -21,7 +29,9 @@ def numbers_in(tensors):
     return [] if tensors is None else [int(n) for t in tensors for n in t.flatten()]
 
 
-def collective_picture(name, before, after):
+def collective_picture(
+    name: str, before: Sequence[Sequence[object]], after: Sequence[Sequence[object]]
+) -> Picture:
     """
     Draw what each rank holds before and after a collective, as two grids.
 
@@ -45,7 +55,9 @@ def collective_picture(name, before, after):
     return canvas.picture(f"What {len(before)} ranks hold before and after {name}")
 
 
-def collectives_picture(held):
+def collectives_picture(
+    held: Sequence[Sequence[tuple[str, Sequence[object], Sequence[object]]]],
+) -> Picture:
     """
     Draw what each rank holds before and after several collectives, each as in `collective_picture`.
 

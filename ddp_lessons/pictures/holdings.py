@@ -2,12 +2,18 @@
 Who holds what: a table with a row for each process and a column for each name.
 """
 
-from ddp_lessons.pictures.svg import FAINT, INK, Canvas, rank_colour, text_width
+from collections.abc import Iterable, Mapping, Sequence
+
+from ddp_lessons.pictures.svg import FAINT, INK, Canvas, Picture, rank_colour, text_width
 
 _ROW, _CHIP, _PAD = 38, 86, 16
 
 
-def holdings_picture(names, held, kernel=None):
+def holdings_picture(
+    names: Sequence[str],
+    held: Iterable[Mapping[str, object]],
+    kernel: Mapping[str, object] | None = None,
+) -> Picture:
     """
     Draw which process holds which value under which name.
 
@@ -26,7 +32,7 @@ def holdings_picture(names, held, kernel=None):
         for name in names
     ]
     canvas = Canvas(_CHIP + _PAD + sum(widths) + _PAD, 34 + _ROW * len(rows) + _PAD)
-    x = _CHIP + _PAD
+    x: float = _CHIP + _PAD
     for name, width in zip(names, widths, strict=True):
         canvas.text(x + width / 2, 20, name, bold=True)
         x += width

@@ -2,13 +2,14 @@
 What pictures refuse: data that cannot be drawn, with a sentence that says what is wrong.
 """
 
+from collections.abc import Sized
 from math import isfinite
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.whole import whole_number
 
 
-def need(holds, fault, expected, got, next_step):
+def need(holds: bool, fault: str, expected: str, got: object, next_step: str) -> None:
     """
     Refuse data unless a condition holds.
 
@@ -26,7 +27,7 @@ def need(holds, fault, expected, got, next_step):
         raise BadInput(f"{fault}: expected {expected} (got {got}). {next_step}.")
 
 
-def need_some(rows, what):
+def need_some(rows: Sized, what: str) -> None:
     """
     Refuse a list that is empty.
 
@@ -40,14 +41,14 @@ def need_some(rows, what):
     need(len(rows) > 0, f"No {what} to draw", "at least one", "none", f"Pass the {what}")
 
 
-def is_amount(value):
+def is_amount(value: object) -> bool:
     """
     Return whether a value is a finite number of at least 0.
     """
     return isinstance(value, int | float) and isfinite(value) and value >= 0
 
 
-def is_rank(value):
+def is_rank(value: object) -> bool:
     """
     Return whether a value can be a rank.
     """

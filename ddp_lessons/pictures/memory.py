@@ -2,14 +2,24 @@
 What fills the memory of each rank, or of one rank in several ways, kind by kind.
 """
 
+from collections.abc import Mapping, Sequence
+
 from ddp_lessons.pictures.inputs import is_amount, need, need_some
 from ddp_lessons.pictures.scales import byte_text, byte_unit, ticks
-from ddp_lessons.pictures.svg import FAINT, PATTERNS, Canvas, rank_colour, shorten, text_width
+from ddp_lessons.pictures.svg import (
+    FAINT,
+    PATTERNS,
+    Canvas,
+    Picture,
+    rank_colour,
+    shorten,
+    text_width,
+)
 
 _LEFT, _WIDTH, _ROW, _TOP = 92, 560, 40, 46
 
 
-def memory_picture(used):
+def memory_picture(used: Sequence[Mapping[str, int]] | dict[str, dict[str, int]]) -> Picture:
     """
     Draw a bar for each rank, divided into kinds; or one for each way to train.
 

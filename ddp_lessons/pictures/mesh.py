@@ -2,16 +2,17 @@
 A mesh of ranks: a row for each place on all axes but the last, a column for each place on that.
 """
 
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 
 from ddp_lessons.pictures.inputs import is_rank, need, need_some
-from ddp_lessons.pictures.svg import FAINT, Canvas, rank_colour, text_width
+from ddp_lessons.pictures.svg import FAINT, Canvas, Picture, rank_colour, text_width
 
 _CHIP, _PAD, _HEAD, _LINE, _GAP, _MOST = 70, 12, 34, 18, 10, 64
 
 
-def mesh_picture(sizes, texts=None):
+def mesh_picture(sizes: Mapping[str, int], texts: Sequence[str] | None = None) -> Picture:
     """
     Draw ranks in rows and columns, with the names of the axes.
 

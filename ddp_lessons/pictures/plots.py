@@ -3,10 +3,11 @@ Plots of what was measured. They are PNG, because measured numbers differ from r
 """
 
 import io
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ddp_lessons.pictures.inputs import is_amount, need, need_some
 from ddp_lessons.pictures.svg import FAINT, INK, LINE, PANEL, rank_colour
-from ddp_lessons.pictures.timeline import check_tracks, lanes_of
+from ddp_lessons.pictures.timeline import Span, check_tracks, lanes_of
 
 _DASHES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "s", "^", "D", "v", "x")
@@ -22,11 +23,11 @@ class Plot:
         png: The image.
     """
 
-    def __init__(self, title, png):
+    def __init__(self, title: str, png: bytes) -> None:
         self.title = title
         self.png = png
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<Plot: {self.title}>"
 
     def _repr_png_(self):
@@ -39,7 +40,7 @@ def _plot(title, figure):
     return Plot(title, buffer.getvalue())
 
 
-def loss_plot(losses):
+def loss_plot(losses: Iterable[Sequence[float]]) -> Plot:
     """
     Plot the loss of each rank over its steps.
 
@@ -60,7 +61,7 @@ def loss_plot(losses):
     return _plot("loss of each rank over its steps", figure)
 
 
-def timeline_plot(tracks, axis):
+def timeline_plot(tracks: Sequence[Sequence[Span]], axis: str) -> Plot:
     """
     Plot what each rank does over measured time, as `timeline_picture` draws it over events.
 
@@ -108,7 +109,10 @@ def timeline_plot(tracks, axis):
     return _plot(f"what {len(tracks)} ranks did: {axis}", figure)
 
 
-def times_plot(measured, predicted=None):
+def times_plot(
+    measured: Mapping[str, Collection[tuple[float, float]]],
+    predicted: Mapping[str, Collection[tuple[float, float, float, float]]] | None = None,
+) -> Plot:
     """
     Plot measured seconds over bytes, and what a model predicts, on logarithmic axes.
 
@@ -139,7 +143,8 @@ def times_plot(measured, predicted=None):
                   linestyle="none", marker=_MARKERS[number % len(_MARKERS)],
                   color=rank_colour(number))  # fmt: skip
     for number, (name, points) in enumerate(predicted.items()):
-        sizes, seconds, low, high = zip(*sorted(points), strict=True)
+        # From here on, `seconds` are a column.
+        sizes, seconds, low, high = zip(*sorted(points), strict=True)  # type: ignore[assignment]
         axes.plot(sizes, seconds, _DASHES[number % len(_DASHES)], color=rank_colour(number),
                   label=name)  # fmt: skip
         # A lower bound of 0 has no logarithm: the band then goes down to the edge of the picture.

@@ -2,12 +2,14 @@
 Which processes stand behind a notebook: kernel, controller, one process a rank, its device.
 """
 
-from ddp_lessons.pictures.svg import FAINT, INK, Canvas, rank_colour
+from collections.abc import Sequence
+
+from ddp_lessons.pictures.svg import FAINT, INK, Canvas, Picture, rank_colour
 
 _BOX_WIDTH, _BOX_HEIGHT, _GAP = 116, 44, 20
 
 
-def processes_picture(devices):
+def processes_picture(devices: Sequence[str]) -> Picture:
     """
     Draw the processes behind a notebook, from the page down to the devices.
 

@@ -2,14 +2,19 @@
 Which rank sees which sample in which step; padding, repeats and gaps made visible.
 """
 
+from collections.abc import Iterable, Sequence
+from typing import SupportsIndex, cast
+
 from ddp_lessons.pictures.inputs import is_rank, need, need_some
-from ddp_lessons.pictures.svg import FAINT, INK, Canvas, rank_colour, text_width
+from ddp_lessons.pictures.svg import FAINT, INK, Canvas, Picture, rank_colour, text_width
 from ddp_lessons.whole import whole_number
 
 _ROW, _LEFT, _TOP, _GAP, _MOST_CELLS, _MOST_LISTED = 36, 92, 46, 12, 600, 12
 
 
-def samples_picture(batches, num_samples=None):
+def samples_picture(
+    batches: Sequence[Sequence[Iterable[SupportsIndex]]], num_samples: int | None = None
+) -> Picture:
     """
     Draw the samples of each rank in each step.
 
@@ -32,7 +37,7 @@ def samples_picture(batches, num_samples=None):
     """
     need_some(batches, "ranks")
     steps = [
-        [[s if whole_number(s) is None else int(s) for s in batch] for batch in row]
+        [[cast(int, s) if whole_number(s) is None else int(s) for s in batch] for batch in row]
         for row in batches
     ]
     num_steps = max(len(row) for row in steps)
@@ -54,7 +59,7 @@ def samples_picture(batches, num_samples=None):
     canvas = Canvas(_LEFT + sum(widths) + 8, height + 56)
     for rank, row in enumerate(steps):
         canvas.chip(10, _TOP + rank * _ROW + 4, rank)
-        x = _LEFT
+        x: float = _LEFT
         for k, width in enumerate(widths):
             if rank == 0:
                 canvas.text(x, 24, f"step {k}", FAINT, 12, "start")

@@ -7,7 +7,7 @@ from math import floor, log10
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def ticks(high, most, whole=False):
+def ticks(high: float, most: int, whole: bool = False) -> list[float]:
     """
     Return round numbers from 0 to the end of an axis, in steps of 1, 2 or 5 times a power of ten.
 
@@ -25,7 +25,7 @@ def ticks(high, most, whole=False):
     return [k * step for k in range(floor(high / step * room) + 1)]
 
 
-def byte_unit(num_bytes):
+def byte_unit(num_bytes: float) -> tuple[str, int]:
     """
     Return the unit in which a number of bytes is easy to read, and how many bytes it is.
     """
@@ -35,7 +35,7 @@ def byte_unit(num_bytes):
     return _UNITS[power], 1024**power
 
 
-def byte_text(num_bytes):
+def byte_text(num_bytes: float) -> str:
     """
     Return a number of bytes in its unit, with three digits where it is no whole number.
     """

@@ -2,13 +2,19 @@
 Who holds which slice of each tensor in a checkpoint, and who gets which when ranks change.
 """
 
+from collections.abc import Mapping, Sequence
+
 from ddp_lessons.pictures.inputs import is_rank, need, need_some
-from ddp_lessons.pictures.svg import FAINT, LINE, Canvas, rank_colour, shorten, text_width
+from ddp_lessons.pictures.svg import FAINT, LINE, Canvas, Picture, rank_colour, shorten, text_width
 
 _LEFT, _WIDTH, _BAR, _BETWEEN, _GAP, _MOST = 96, 640, 34, 38, 30, 32
 
 
-def shards_picture(sizes, saved, loaded=None):
+def shards_picture(
+    sizes: Mapping[str, int],
+    saved: Mapping[str, Sequence[tuple[int, int, int]]],
+    loaded: Mapping[str, Sequence[tuple[int, int, int]]] | None = None,
+) -> Picture:
     """
     Draw the slices of each tensor that ranks save, and those that ranks load.
 
@@ -55,7 +61,9 @@ def shards_picture(sizes, saved, loaded=None):
     return canvas.picture(title if loaded is None else f"{title} and loaded by {_count(loaded)}")
 
 
-def slices_from_rows(rows_of_ranks):
+def slices_from_rows(
+    rows_of_ranks: Sequence[Mapping[str, int]],
+) -> dict[str, list[tuple[int, int, int]]]:
     """
     Return the slices that `shards_picture` draws, where each rank holds the rows after the last's.
 
@@ -72,7 +80,7 @@ def slices_from_rows(rows_of_ranks):
     Lesson: 08_checkpoint.
     """
     need_some(rows_of_ranks, "ranks")
-    slices: dict = {name: [] for name in rows_of_ranks[0]}
+    slices: dict[str, list[tuple[int, int, int]]] = {name: [] for name in rows_of_ranks[0]}
     for rank, rows in enumerate(rows_of_ranks):
         for name, num_rows in rows.items():
             start = slices[name][-1][2] if slices[name] else 0

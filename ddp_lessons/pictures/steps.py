@@ -2,14 +2,19 @@
 A collective step by step: which rank's data are in which chunk, and what has just come in.
 """
 
+from collections.abc import Collection, Sequence
+
 from ddp_lessons.pictures.inputs import is_rank, need, need_some
-from ddp_lessons.pictures.svg import FAINT, INK, Canvas, rank_colour, text_width
+from ddp_lessons.pictures.svg import FAINT, INK, Canvas, Picture, rank_colour, text_width
 
 _PART, _GAP, _ROW, _LEFT, _TOP, _MOST = 12, 6, 32, 76, 46, 8
 _MOST_WIDTH = 900  # what a notebook shows beside the file browser
 
 
-def steps_picture(holdings, moves):
+def steps_picture(
+    holdings: Sequence[Sequence[Sequence[Collection[int]]]],
+    moves: Sequence[Sequence[tuple[int, int, Sequence[int], *tuple[object, ...]]]],
+) -> Picture:
     """
     Draw who holds what at the start and after each step of a collective.
 
@@ -58,7 +63,9 @@ def steps_picture(holdings, moves):
     )
 
 
-def steps_from_digits(seen, sources):
+def steps_from_digits(
+    seen: Sequence[Sequence[Sequence[int]]], sources: Sequence[Sequence[int]]
+) -> tuple[list[list[list[list[int]]]], list[list[tuple[int, int, list[int]]]]]:
     """
     Return the holdings and the moves that `steps_picture` draws, from what real ranks held.
 

@@ -8,7 +8,9 @@ same colour everywhere and its number beside it, so that nothing hangs on colour
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from html import escape
+from typing import Literal
 
 INK = "#1f2430"
 FAINT = "#6b7280"
@@ -28,14 +30,14 @@ Width of an average character as a share of the font size, a little generous, so
 """
 
 
-def rank_colour(rank):
+def rank_colour(rank: int) -> str:
     """
     Return the colour that a rank has in every picture.
     """
     return RANK_COLOURS[rank % len(RANK_COLOURS)]
 
 
-def text_width(text, size=13):
+def text_width(text: object, size: float = 13) -> float:
     """
     Return the width in pixels that a text takes at most, near enough.
     """
@@ -44,7 +46,7 @@ def text_width(text, size=13):
     return (len(str(text)) - wide) * size * CHAR_WIDTH + wide * size * 1.1
 
 
-def shorten(text, most=24):
+def shorten(text: object, most: int = 24) -> str:
     """
     Return a text that is no longer than a number of characters; its end tells if it was cut.
     """
@@ -52,7 +54,7 @@ def shorten(text, most=24):
     return text if len(text) <= most else text[: most - 1] + "\u2026"
 
 
-def plain(text):
+def plain(text: object) -> str:
     """
     Return a text that XML can hold: characters that it forbids become a mark.
     """
@@ -68,11 +70,11 @@ class Picture:
         svg: The SVG text.
     """
 
-    def __init__(self, title, svg):
+    def __init__(self, title: str, svg: str) -> None:
         self.title = title
         self.svg = svg
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<Picture: {self.title}>"
 
     def _repr_svg_(self):
@@ -88,15 +90,24 @@ class Canvas:
         height: Pixels.
     """
 
-    def __init__(self, width, height):
+    def __init__(self, width: float, height: float) -> None:
         self.width = width
         self.height = height
         self._shapes = []
         self._patterns = {}
 
     def box(
-        self, x, y, width, height, fill="none", stroke=LINE, dashed=False, radius=6, stroke_width=1
-    ):
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        fill: str = "none",
+        stroke: str = LINE,
+        dashed: bool = False,
+        radius: float = 6,
+        stroke_width: float = 1,
+    ) -> None:
         """
         Draw a box with round corners.
         """
@@ -108,7 +119,16 @@ class Canvas:
             f'fill="{fill}" stroke="{stroke}"{dash}/>'
         )
 
-    def text(self, x, y, text, fill=INK, size=13, anchor="middle", bold=False):
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: object,
+        fill: str = INK,
+        size: float = 13,
+        anchor: Literal["start", "middle", "end"] = "middle",
+        bold: bool = False,
+    ) -> None:
         """
         Write one line; `y` is the middle of its height. The canvas grows if it does not fit.
         """
@@ -122,7 +142,9 @@ class Canvas:
             f'text-anchor="{anchor}"{weight}>{escape(text)}</text>'
         )
 
-    def line(self, x1, y1, x2, y2, stroke=LINE, dashed=False):
+    def line(
+        self, x1: float, y1: float, x2: float, y2: float, stroke: str = LINE, dashed: bool = False
+    ) -> None:
         """
         Draw a straight line.
         """
@@ -132,14 +154,14 @@ class Canvas:
             f'stroke-width="1.5"{dash}/>'
         )
 
-    def chip(self, x, y, rank, width=70, height=26):
+    def chip(self, x: float, y: float, rank: int, width: float = 70, height: float = 26) -> None:
         """
         Draw the label of a rank: its number on its colour.
         """
         self.box(x, y, width, height, fill=rank_colour(rank), stroke="none", radius=13)
         self.text(x + width / 2, y + height / 2, f"rank {rank}", fill="#ffffff", bold=True)
 
-    def tag(self, x, y, text, size=11):
+    def tag(self, x: float, y: float, text: object, size: float = 11) -> None:
         """
         Write one line in the middle of a light pill of its own, so that it reads on any pattern.
         """
@@ -147,14 +169,14 @@ class Canvas:
         self.box(x - width / 2, y - 8, width, 16, fill=PANEL, stroke="none", radius=4)
         self.text(x, y, text, size=size)
 
-    def band(self, points, fill):
+    def band(self, points: Iterable[tuple[float, float]], fill: str) -> None:
         """
         Fill the shape between some points, faintly, so that what crosses it can be seen.
         """
         corners = " ".join(f"{x:g},{y:g}" for x, y in points)
         self._shapes.append(f'<polygon points="{corners}" fill="{fill}" fill-opacity="0.22"/>')
 
-    def fill(self, pattern, colour):
+    def fill(self, pattern: str, colour: str) -> str:
         """
         Return the fill that shows a colour in one of PATTERNS.
         """
@@ -177,7 +199,7 @@ class Canvas:
         )
         return f"url(#{name})"
 
-    def legend(self, x, y, entries):
+    def legend(self, x: float, y: float, entries: Iterable[tuple[str, str]]) -> float:
         """
         Draw a row of samples with their names, and return where it ends.
 
@@ -192,7 +214,7 @@ class Canvas:
             x += 28 + text_width(name, 12) + 16
         return x
 
-    def picture(self, title):
+    def picture(self, title: str) -> Picture:
         """
         Return the finished Picture.
         """

@@ -2,19 +2,26 @@
 When each rank computes, communicates and waits, on one axis.
 """
 
+from collections.abc import Sequence
+
 from ddp_lessons.pictures.inputs import is_amount, need, need_some
 from ddp_lessons.pictures.scales import ticks
-from ddp_lessons.pictures.svg import FAINT, PANEL, Canvas, rank_colour, shorten, text_width
+from ddp_lessons.pictures.svg import FAINT, PANEL, Canvas, Picture, rank_colour, shorten, text_width
 
 KINDS = {"compute": "solid", "communication": "hatch", "waiting": "dots"}
 """
 What a rank may be doing, and the pattern that shows it.
 """
 
+Span = tuple[str, float, float] | tuple[str, float, float, str]
+"""
+What a rank does for a while: (kind, start, stop), or (kind, start, stop, label).
+"""
+
 _LEFT, _WIDTH, _LANE, _TOP, _GAP = 92, 680, 24, 44, 12
 
 
-def timeline_picture(tracks, axis):
+def timeline_picture(tracks: Sequence[Sequence[Span]], axis: str) -> Picture:
     """
     Draw what each rank does over time.
 
@@ -62,7 +69,7 @@ def timeline_picture(tracks, axis):
     return canvas.picture(f"When {len(tracks)} ranks compute, communicate and wait: {axis}")
 
 
-def check_tracks(tracks, axis):
+def check_tracks(tracks: Sequence[Sequence[Span]], axis: str) -> float:
     """
     Refuse what is no timeline, and return where it ends.
 
@@ -101,7 +108,7 @@ def _height(lanes):
     return _LANE * max(1, len(lanes))
 
 
-def lanes_of(spans):
+def lanes_of(spans: Sequence[Span]) -> list[list[Span]]:
     """
     Return spans in lanes in which none overlap: compute and waiting first, then communication.
 

@@ -2,9 +2,11 @@
 When each rank of a pipeline is at work, and when it is not.
 """
 
+from collections.abc import Sequence
+
 from ddp_lessons.pictures.inputs import is_amount, need, need_some
 from ddp_lessons.pictures.scales import ticks
-from ddp_lessons.pictures.svg import FAINT, PANEL, Canvas, rank_colour, text_width
+from ddp_lessons.pictures.svg import FAINT, PANEL, Canvas, Picture, rank_colour, text_width
 
 KINDS = {"F": ("forward", "solid"), "B": ("backward", "hatch")}
 """
@@ -15,7 +17,7 @@ _IDLE = ("bubble", "dots")
 _LEFT, _WIDTH, _ROW, _TOP, _GAP = 92, 680, 30, 44, 8
 
 
-def timetable_picture(rows):
+def timetable_picture(rows: Sequence[Sequence[tuple[str, str, float, float]]]) -> Picture:
     """
     Draw the timetable of a pipeline, and the bubble: the time in which ranks do nothing.
 
@@ -41,6 +43,7 @@ def timetable_picture(rows):
         x = _LEFT + tick / end * _WIDTH
         canvas.line(x, _TOP - 6, x, height + 4, stroke="#dfe3ea")
         canvas.text(x, height + 14, f"{tick:g}", FAINT, 11)
+    at: float
     for rank, row in enumerate(rows):
         y, at = _TOP + rank * (_ROW + _GAP), 0
         canvas.chip(10, y + _ROW / 2 - 13, rank)

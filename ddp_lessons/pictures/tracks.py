@@ -2,10 +2,35 @@
 From a trace to the spans of a timeline.
 """
 
+from collections.abc import Iterable
+from typing import Protocol
+
 from ddp_lessons.pictures.inputs import need_some
 
 
-def timeline_tracks(placed, per_unit=1):
+class _Event(Protocol):
+    # What is read of a `ddp_lessons.trace.Event`; pictures import nothing of traces.
+    kind: str
+    name: str
+    rank: int
+    start_ns: int
+    wait_start_ns: int | None
+    wait_end_ns: int | None
+    backward: int | None
+
+
+class _Placed(Protocol):
+    @property
+    def event(self) -> _Event: ...
+    @property
+    def start(self) -> float: ...
+    @property
+    def end(self) -> float | None: ...
+
+
+def timeline_tracks(
+    placed: Iterable[_Placed], per_unit: float = 1
+) -> list[list[tuple[str, float, float, str]]]:
     """
     Return the spans that `timeline_picture` draws, from events with their place on a clock.
 

@@ -13,7 +13,7 @@ from ddp_lessons.private.reaching import reaches
     since="torch 2.11",
     lost="our DDP, ZeRO and FSDP cannot wait for their communication at the end of a backward pass",
 )
-def call_after_backward(callback: Callable[[], object]) -> None:
+def call_after_backward(callback: Callable[[], None]) -> None:
     """
     Call a function once the backward pass that runs now has ended, before `backward` returns.
 
@@ -21,7 +21,7 @@ def call_after_backward(callback: Callable[[], object]) -> None:
     """
     import torch
 
-    torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
 @reaches(

@@ -68,7 +68,7 @@ def collect_all_owner() -> tuple[Any, str]:
     """
     import torch
 
-    assert torch._C._collect_all
+    _ = torch._C._collect_all  # raises if it is gone
     return torch._C, "_collect_all"
 
 
@@ -83,7 +83,7 @@ def end_coalescing_owner() -> tuple[Any, str]:
     """
     from torch.distributed import ProcessGroup
 
-    assert ProcessGroup._end_coalescing
+    _ = ProcessGroup._end_coalescing  # raises if it is gone
     return ProcessGroup, "_end_coalescing"
 
 

@@ -80,7 +80,7 @@ def reaches(name: str, *, since: str, lost: str) -> Callable[[Callable[_P, _R]],
     Mark a function as the one way to a private name.
 
     Args:
-        name, since, lost: See `PrivateName`.
+        name, since, lost: The fields of the PrivateName.
 
     Returns:
         Callable: A decorator. The decorated function raises PrivateNameGone in place of an
@@ -106,7 +106,7 @@ def note(name: str, *, since: str, lost: str, probe: Callable[[], bool]) -> None
     Note a private name that is no attribute of Python, without which the course goes on.
 
     Args:
-        name, since, lost, probe: See `PrivateName`.
+        name, since, lost, probe: The fields of the PrivateName.
     """
     NAMES[name] = PrivateName(name, since, lost, probe)
 

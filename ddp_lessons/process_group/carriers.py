@@ -2,6 +2,7 @@
 Backends: what carries the messages of a group. Which exist here, and why the others do not.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +31,7 @@ class BackendState:
 
 @dataclass(frozen=True)
 class _Known:
-    is_built: object
+    is_built: Callable[[], bool]
     carries: str
     build_cure: str
     device_type: str = "cpu"
@@ -63,7 +64,7 @@ _KNOWN = {
 }
 
 
-def backends():
+def backends() -> list[BackendState]:
     """
     Return the state of each backend that torch knows, in the order gloo, nccl, mpi, ucc, xccl.
 
@@ -77,7 +78,7 @@ def backends():
     return [_state(name, known) for name, known in _KNOWN.items()]
 
 
-def backends_table(states=None):
+def backends_table(states: Iterable[BackendState] | None = None) -> str:
     """
     Return the backends as lines of text: name, yes or no, and why.
 
@@ -90,7 +91,7 @@ def backends_table(states=None):
     return "\n".join(f"{name:<8} {here:<5} {why}".rstrip() for name, here, why in rows)
 
 
-def check_backend(name):
+def check_backend(name: str) -> None:
     """
     Refuse a backend that does not exist here, before any rank waits for another.
 

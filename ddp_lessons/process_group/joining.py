@@ -3,6 +3,7 @@ Make a group from a rank, a world size and a store; leave it again.
 """
 
 import os
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -20,7 +21,7 @@ How long a collective waits for its peers before it gives up: torch's own defaul
 """
 
 
-def rank_device():
+def rank_device() -> torch.device:
     """
     Return the torch.device of this rank: "cpu", or the GPU that was chosen for it.
 
@@ -34,8 +35,14 @@ def rank_device():
 
 
 def join_group_store(
-    store, rank, world_size, backend="gloo", device=None, timeout_s=None, deadline_s=None
-):
+    store: dist.Store,
+    rank: int,
+    world_size: int,
+    backend: str = "gloo",
+    device: torch.device | str | None = None,
+    timeout_s: float | None = None,
+    deadline_s: float | None = None,
+) -> None:
     """
     Join the default process group through a store that all ranks share.
 
@@ -71,13 +78,23 @@ def join_group_store(
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=timeout_s or DEFAULT_TIMEOUT_S),
-        device_id=torch.device(device) if on_gpu and backend == "nccl" else None,
+        device_id=(
+            torch.device(device)  # type: ignore[arg-type]  # on a GPU it is not None
+            if on_gpu and backend == "nccl"
+            else None
+        ),
     )
 
 
 def join_group(
-    store_file, rank, world_size, backend="gloo", device=None, timeout_s=None, deadline_s=None
-):
+    store_file: str | os.PathLike[str],
+    rank: int,
+    world_size: int,
+    backend: str = "gloo",
+    device: torch.device | str | None = None,
+    timeout_s: float | None = None,
+    deadline_s: float | None = None,
+) -> None:
     """
     Join the default process group through a file that all ranks can open.
 
@@ -101,16 +118,16 @@ def join_group(
 
 
 def join_group_tcp(
-    host,
-    port,
-    rank,
-    world_size,
-    backend="gloo",
-    device=None,
-    timeout_s=None,
-    deadline_s=None,
-    publish=None,
-):
+    host: str,
+    port: int,
+    rank: int,
+    world_size: int,
+    backend: str = "gloo",
+    device: torch.device | str | None = None,
+    timeout_s: float | None = None,
+    deadline_s: float | None = None,
+    publish: Callable[[int], object] | None = None,
+) -> None:
     """
     Join the default process group through a store in rank 0's memory, reached over TCP.
 
@@ -136,7 +153,12 @@ def join_group_tcp(
     join_group_store(store, rank, world_size, backend, device, timeout_s, deadline_s)
 
 
-def join_group_env(backend="gloo", device=None, timeout_s=None, deadline_s=None):
+def join_group_env(
+    backend: str = "gloo",
+    device: torch.device | str | None = None,
+    timeout_s: float | None = None,
+    deadline_s: float | None = None,
+) -> None:
     """
     Join the default process group as environment variables say, which torchrun sets.
 
@@ -158,7 +180,7 @@ def join_group_env(backend="gloo", device=None, timeout_s=None, deadline_s=None)
     join_group_store(store, rank, world_size, backend, device, timeout_s, deadline_s)
 
 
-def leave_group():
+def leave_group() -> None:
     """
     Leave the default process group and all subgroups. Does nothing outside a group.
 

@@ -22,7 +22,13 @@ _LOOK_EVERY_S = 0.01
 _FAREWELL_S = 2.0  # for ranks that came and have died since
 
 
-def missing_ranks(store, rank, world_size, deadline_s=DEFAULT_DEADLINE_S, meeting="here"):
+def missing_ranks(
+    store: dist.Store,
+    rank: int,
+    world_size: int,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+    meeting: str = "here",
+) -> list[int]:
     """
     Say that this rank has come, and return those that have not within the deadline.
 
@@ -70,7 +76,13 @@ def _let_all_know(store, rank, present, meeting):
         time.sleep(_LOOK_EVERY_S)
 
 
-def come_together(store, rank, world_size, deadline_s=DEFAULT_DEADLINE_S, meeting="here"):
+def come_together(
+    store: dist.Store,
+    rank: int,
+    world_size: int,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+    meeting: str = "here",
+) -> None:
     """
     Return as soon as all ranks have come, or raise with the names of those that have not.
 
@@ -101,7 +113,9 @@ def come_together(store, rank, world_size, deadline_s=DEFAULT_DEADLINE_S, meetin
         raise RanksMissing(_sentence(missing, world_size, deadline_s, rank), missing)
 
 
-def wait_for_ranks(deadline_s=DEFAULT_DEADLINE_S, group=None):
+def wait_for_ranks(
+    deadline_s: float = DEFAULT_DEADLINE_S, group: dist.ProcessGroup | None = None
+) -> None:
     """
     Return as soon as all ranks of a running group have called this, or name those that have not.
 
@@ -136,7 +150,7 @@ def wait_for_ranks(deadline_s=DEFAULT_DEADLINE_S, group=None):
         raise RanksMissing(_sentence(missing, size, deadline_s, dist.get_rank()), missing)
 
 
-def check_place(rank, world_size):
+def check_place(rank: int, world_size: int) -> None:
     """
     Refuse a rank that is not one of the world.
 

@@ -25,7 +25,7 @@ Hosts that nobody but this machine's own users can reach.
 _KNOCK_EVERY_S = 0.05
 
 
-def file_store(path, world_size):
+def file_store(path: str | os.PathLike[str], world_size: int) -> dist.FileStore:
     """
     Return a store that lives in a file.
 
@@ -39,7 +39,14 @@ def file_store(path, world_size):
     return dist.FileStore(os.fspath(path), world_size)
 
 
-def tcp_store(host, port, rank, timeout_s, owner=0, only_there=False):
+def tcp_store(
+    host: str,
+    port: int,
+    rank: int,
+    timeout_s: float,
+    owner: int | None = 0,
+    only_there: bool = False,
+) -> dist.TCPStore:
     """
     Return a store that lives in one rank's memory and that the others reach over TCP.
 
@@ -85,7 +92,7 @@ def tcp_store(host, port, rank, timeout_s, owner=0, only_there=False):
     )
 
 
-def env_store(timeout_s):
+def env_store(timeout_s: float) -> tuple[dist.PrefixStore, int, int]:
     """
     Return the store, the rank and the world size that the environment tells, as torchrun sets it.
 

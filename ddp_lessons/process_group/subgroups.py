@@ -7,12 +7,15 @@ under its number. A rank that skipped a call is out of step: its next group has 
 on the others, who wait for it, or meet it in a group that they did not mean.
 """
 
+from collections.abc import Iterable, Mapping
+from typing import cast
+
 import torch.distributed as dist
 
 from ddp_lessons.errors import BadInput
 
 
-def split_evenly(num_parts, backend=None):
+def split_evenly(num_parts: int, backend: str | None = None) -> dist.ProcessGroup:
     """
     Split the ranks into equal parts of neighbours, and return the group of this rank's part.
 
@@ -39,10 +42,12 @@ def split_evenly(num_parts, backend=None):
         )
     size = world_size // num_parts
     parts = {f"part-{n}": range(n * size, (n + 1) * size) for n in range(num_parts)}
-    return split_by_name(parts, backend)
+    return cast(dist.ProcessGroup, split_by_name(parts, backend))  # every rank is in a part
 
 
-def split_by_name(parts, backend=None):
+def split_by_name(
+    parts: Mapping[str, Iterable[int]], backend: str | None = None
+) -> dist.ProcessGroup | None:
     """
     Make a subgroup of each named part, and return the one that this rank is in.
 

@@ -6,6 +6,8 @@ holds the learner's token. Under a hub, the hub's configuration names the board'
 hub's own token identifies the learner. So a learner need not join.
 """
 
+from __future__ import annotations
+
 import contextlib
 import http.client
 import json
@@ -14,6 +16,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from ddp_lessons.progress import state
@@ -66,7 +69,7 @@ class Membership:
     is_left: bool = False
     secret: str = ""
 
-    def join(self):
+    def join(self) -> None:
         """
         Ask the board for a row.
 
@@ -76,13 +79,13 @@ class Membership:
         """
         self._ask("POST", "api/join", {"name": self.name, "code": self.code})
 
-    def leave(self):
+    def leave(self) -> None:
         """
         Ask the board to delete the row.
         """
         self._ask("DELETE", "api/row")
 
-    def send(self, told):
+    def send(self, told: Mapping[str, object]) -> None:
         """
         Send the whole state, which replaces the earlier one. Join if the token is unknown.
         """
@@ -95,14 +98,14 @@ class Membership:
             self.join()
             self._ask("PUT", "api/row", whole)
 
-    def is_superseded(self):
+    def is_superseded(self) -> bool:
         """
         Tell whether this learner has left or joined again meanwhile, perhaps in another notebook.
         """
         known = saved()
         return known is not None and known != self
 
-    def save(self):
+    def save(self) -> None:
         """
         Write the membership into the learner's file, for other notebooks and later kernels.
         """
@@ -143,7 +146,7 @@ def _reason(error):
     return f"it answers {error.code}, as a class board does not"
 
 
-def membership():
+def membership() -> Membership | None:
     """
     Return the membership of this learner, or None.
     """
@@ -153,7 +156,7 @@ def membership():
     return known if known.url and not known.is_left else None
 
 
-def saved():
+def saved() -> Membership | None:
     """
     Return the Membership that was saved last, even if the learner has left; None without any.
     """
@@ -164,7 +167,7 @@ def saved():
         return None  # not joined by hand
 
 
-def of_the_hub(name=""):
+def of_the_hub(name: str = "") -> Membership | None:
     """
     Return the membership that a hub's configuration gives this learner, or None.
 
@@ -175,7 +178,7 @@ def of_the_hub(name=""):
     return Membership(url, name, token=token) if url and token else None
 
 
-def forget():
+def forget() -> None:
     """
     Delete the saved membership, so that the hub's configuration applies again.
     """

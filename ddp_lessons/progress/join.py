@@ -21,7 +21,7 @@ from ddp_lessons.progress import board_client, sending
 _LONGEST_NAME = 40
 
 
-def join_board(url=None, *, code="", name):
+def join_board(url: str | None = None, *, code: str = "", name: str) -> None:
     """
     Join the class board under a name of your choice.
 
@@ -76,7 +76,7 @@ def _member(url, name, code):
     return board_client.Membership(str(url), name, code, token, secret=secret)
 
 
-def leave_board():
+def leave_board() -> None:
     """
     Leave the class board: your row is deleted there, and nothing more is sent.
     """

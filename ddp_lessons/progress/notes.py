@@ -8,6 +8,7 @@ In a prediction's row, `said` is the number of the last run, or None if the lear
 import copy
 import numbers
 import time
+from typing import Any
 
 from ddp_lessons.progress import sending, state
 from ddp_lessons.progress.row_fields import BLANKS, MOST_TRIES
@@ -24,14 +25,14 @@ __all__ = [
 ]
 
 
-def row_of(number):
+def row_of(number: str) -> dict[str, Any]:
     """
     Return the row of one task.
     """
     return _row(state.read(), "tasks", number)
 
 
-def predictions():
+def predictions() -> dict[str, dict[str, Any]]:
     """
     Return {name: row} of the predictions that were made.
     """
@@ -39,7 +40,7 @@ def predictions():
     return {name: row for name, row in rows.items() if row["first"] is not None}
 
 
-def note_check(number, passed, mistake=""):
+def note_check(number: str, passed: bool, mistake: str = "") -> None:
     """
     Record one check of a task. A task that was passed once stays passed.
 
@@ -60,7 +61,7 @@ def note_check(number, passed, mistake=""):
     sending.keep_sending()
 
 
-def note_hint(number, num_hints):
+def note_hint(number: str, num_hints: int) -> int:
     """
     Record that a task's next hint was taken, and return the hint's index, from 0.
 
@@ -74,7 +75,7 @@ def note_hint(number, num_hints):
     return place
 
 
-def note_prediction(name, number):
+def note_prediction(name: str, number: numbers.Real | float | None) -> None:
     """
     Record the number that a learner predicts; None if the learner leaves it open this time.
     """
@@ -92,7 +93,7 @@ def note_prediction(name, number):
     sending.keep_sending()
 
 
-def note_outcome(name, number):
+def note_outcome(name: str, number: numbers.Real | float) -> int | float | None:
     """
     Record the outcome of a section, and return the learner's prediction, or None.
 

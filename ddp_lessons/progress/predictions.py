@@ -8,13 +8,19 @@ This prints `ok: 4 ranks answered`, and below it `you said 1; it was 4`. A learn
 dots reads `it was 4`.
 """
 
+from __future__ import annotations
+
 import numbers
+from typing import TYPE_CHECKING
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.progress import notes
 
+if TYPE_CHECKING:
+    from types import EllipsisType
 
-def predict(name, number=...):
+
+def predict(name: str, number: numbers.Real | float | EllipsisType = ...) -> None:
     """
     Record a learner's prediction of a number that the next cells will show.
 
@@ -37,7 +43,7 @@ def predict(name, number=...):
     print(f"noted: {number}")
 
 
-def ok(text, **was):
+def ok(text: str, **was: numbers.Real | float) -> None:
     """
     Print that the claim of a section holds, and the outcome of its prediction.
 

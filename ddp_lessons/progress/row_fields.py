@@ -6,8 +6,10 @@ text that a person has written.
 """
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
-TASK: dict = {
+TASK: dict[str, Any] = {
     "checks": 0,
     "is_passed": False,
     "hints": 0,
@@ -15,7 +17,7 @@ TASK: dict = {
     "hint_s": None,
     "solved_s": None,
 }
-PREDICTION: dict = {
+PREDICTION: dict[str, Any] = {
     "said": None,
     "first": None,
     "before": None,
@@ -39,7 +41,7 @@ _LAST_S = 4e9  # in the year 2096
 _MISTAKE = re.compile(r"[a-z0-9-]{0,40}")
 
 
-def cleaned(rows, kind):
+def cleaned(rows: Mapping[str, object], kind: str) -> dict[str, dict[str, Any]]:
     """
     Return the rows of a state with exactly the fields that they should have.
 
@@ -80,11 +82,11 @@ def _try(one):
     }
 
 
-def is_time(value):
+def is_time(value: object) -> bool:
     """
     Tell whether a value is a time in seconds since 1970 that a clock may show.
     """
-    return _is_number(value) and 0 <= value <= _LAST_S
+    return _is_number(value) and 0 <= value <= _LAST_S  # type: ignore[operator]  # a number
 
 
 def _is_number(value, kinds=(int, float)):

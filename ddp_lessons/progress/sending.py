@@ -7,9 +7,10 @@ lost while the board is down. If two processes send, the last one sends what bot
 
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 from ddp_lessons.progress import state
-from ddp_lessons.progress.board_client import UNREACHABLE, Refused, membership
+from ddp_lessons.progress.board_client import UNREACHABLE, Membership, Refused, membership
 
 _LOOK_EVERY_S = 1.0
 _LONGEST_PAUSE_S = 30.0
@@ -27,7 +28,9 @@ class Sender(threading.Thread):
             pause doubles each time, up to 30 s.
     """
 
-    def __init__(self, member, path=None, look_every_s=_LOOK_EVERY_S):
+    def __init__(
+        self, member: Membership, path: Path | None = None, look_every_s: float = _LOOK_EVERY_S
+    ) -> None:
         super().__init__(name="ddp-lessons-board", daemon=True)
         self.member = member
         self._look_every_s = look_every_s
@@ -35,7 +38,7 @@ class Sender(threading.Thread):
         self._woken = threading.Event()
         self.is_over = False
 
-    def run(self):
+    def run(self) -> None:
         """
         Look at the file, send it if it has changed, and wait, again and again.
         """
@@ -55,13 +58,13 @@ class Sender(threading.Thread):
                     sent, pause_s = mark, self._look_every_s
             self._woken.wait(pause_s)
 
-    def wake(self):
+    def wake(self) -> None:
         """
         Make the thread look at the file now.
         """
         self._woken.set()
 
-    def end(self):
+    def end(self) -> None:
         """
         Make the thread end soon.
         """
@@ -74,7 +77,7 @@ class Sender(threading.Thread):
             self.member.send(state.parse(text))
 
 
-def keep_sending(anew=False):
+def keep_sending(anew: bool = False) -> None:
     """
     Start the thread that sends the state, or wake it, if the learner is on a board.
 
@@ -93,7 +96,7 @@ def keep_sending(anew=False):
     Sender(member).start()
 
 
-def stop_sending():
+def stop_sending() -> None:
     """
     End the thread of this process that sends.
     """
@@ -102,7 +105,7 @@ def stop_sending():
         running.end()
 
 
-def the_sender():
+def the_sender() -> Sender | None:
     """
     Return the thread of this process that sends, or None.
     """

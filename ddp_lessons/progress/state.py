@@ -18,8 +18,10 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from ddp_lessons.files import replace_text
 from ddp_lessons.progress.row_fields import cleaned
@@ -37,7 +39,7 @@ class Unreadable(ValueError):
     """
 
 
-def state_folder():
+def state_folder() -> Path:
     """
     Return the folder of the learner's state; DDP_LESSONS_STATE_DIR can name another folder.
     """
@@ -48,21 +50,21 @@ def state_folder():
     return Path(base) / "ddp-lessons"
 
 
-def state_file():
+def state_file() -> Path:
     """
     Return the path of the state file.
     """
     return state_folder() / f"{_NAME}.json"
 
 
-def blank():
+def blank() -> dict[str, Any]:
     """
     Return the state of a learner who has done nothing yet.
     """
     return {"version": VERSION, **{kind: {} for kind in KINDS}}
 
 
-def parse(text):
+def parse(text: str) -> dict[str, Any]:
     """
     Return the state that a text holds, in today's version, each row with all its fields.
 
@@ -89,7 +91,7 @@ def parse(text):
     return {"version": VERSION, **{kind: cleaned(rows, kind) for kind, rows in found.items()}}
 
 
-def read():
+def read() -> dict[str, Any]:
     """
     Return the state of this learner; a blank one if the file is missing or damaged.
     """
@@ -100,7 +102,7 @@ def read():
 
 
 @contextmanager
-def changing():
+def changing() -> Iterator[dict[str, Any]]:
     """
     Yield the state, and write it when the block has ended.
 

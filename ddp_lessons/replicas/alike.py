@@ -2,13 +2,15 @@
 Agree on every rank that replicas can be made, before the first message that could hang.
 """
 
+from collections.abc import Iterable, Mapping
+
 import torch
 import torch.distributed as dist
 
 from ..errors import BadInput
 
 
-def check_alike(facts, group=None):
+def check_alike(facts: Mapping[str, object], group: dist.ProcessGroup | None = None) -> None:
     """
     Raise on every rank unless all of them say the same, so that none is left waiting.
 
@@ -39,7 +41,7 @@ def check_alike(facts, group=None):
                 )
 
 
-def tensor_facts(named_tensors):
+def tensor_facts(named_tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]:
     """
     Return what must be the same of tensors on every rank, for `check_alike`.
 
@@ -60,7 +62,7 @@ def _order_in_a_message(tensor):
     return "" if twin.is_contiguous() else f", strides {twin.stride()}"
 
 
-def fault_of(module):
+def fault_of(module: torch.nn.Module) -> str | None:
     """
     Return why a module cannot be a replica, as a message, or None.
     """
@@ -78,7 +80,7 @@ def fault_of(module):
     return None
 
 
-def of_all_ranks(tensor, group=None):
+def of_all_ranks(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
     """
     Return what each rank holds under one name.
 
@@ -99,7 +101,7 @@ def of_all_ranks(tensor, group=None):
     return torch.stack(everyone)
 
 
-def num_different(tensor, group=None):
+def num_different(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> int:
     """
     Return how many different tensors the ranks hold, compared to the last bit: 1 if all are equal.
 
@@ -114,7 +116,7 @@ def num_different(tensor, group=None):
     return len(of_all_ranks(tensor, group).unique(dim=0))
 
 
-def replica_distance(module, group=None):
+def replica_distance(module: torch.nn.Module, group: dist.ProcessGroup | None = None) -> float:
     """
     Return how far the parameters of all ranks are from those of rank 0.
 

@@ -11,6 +11,7 @@ Shapes: a gradient has the shape and dtype of its parameter; buckets are in `buc
 import contextlib
 import functools
 import weakref
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -55,8 +56,13 @@ class Replica(nn.Module):
     """
 
     def __init__(
-        self, module, group=None, broadcast_buffers=True, find_unused_parameters=False, **options
-    ):
+        self,
+        module: nn.Module,
+        group: dist.ProcessGroup | None = None,
+        broadcast_buffers: bool = True,
+        find_unused_parameters: bool = False,
+        **options: object,
+    ) -> None:
         super().__init__()
         self.module = module
         self.group = group
@@ -83,7 +89,7 @@ class Replica(nn.Module):
         self._awaited = False  # a backward whose gradients are to be averaged is to come
         self._callback_queued = False
         self._used = [False] * len(self.trained)
-        self._weight = None
+        self._weight: float | None = None
         self.broadcast_parameters()
         # A hook that held the replica would keep it and its buckets alive as long as the module,
         # and would go on averaging after the module was wrapped anew.
@@ -92,7 +98,7 @@ class Replica(nn.Module):
                 functools.partial(_on_gradient, weakref.ref(self), index)
             )
 
-    def broadcast_parameters(self):
+    def broadcast_parameters(self) -> None:
         """
         Make all parameters and buffers equal to those of rank 0. Making a replica does it.
 
@@ -100,7 +106,7 @@ class Replica(nn.Module):
         """
         broadcast_from_first([*self.module.parameters(), *self.module.buffers()], self.group)
 
-    def forward(self, *args, **kwargs):
+    def forward(self, *args: object, **kwargs: object) -> object:
         """
         Run the module, after making buffers equal to rank 0's if they are due.
 
@@ -131,7 +137,7 @@ class Replica(nn.Module):
             call_after_backward(self.wait_for_gradients)
 
     @contextlib.contextmanager
-    def no_sync(self):
+    def no_sync(self) -> Iterator[None]:
         """
         Leave the gradients of forwards in this block local, so that they add up without messages.
 
@@ -143,7 +149,7 @@ class Replica(nn.Module):
         finally:
             self._will_sync = before
 
-    def weigh_by(self, num_samples):
+    def weigh_by(self, num_samples: int) -> None:
         """
         Weigh this rank's next gradient by its share of all samples in place of 1 / world_size.
 
@@ -171,7 +177,7 @@ class Replica(nn.Module):
         self._weight = num_samples / total
 
     @torch.no_grad()
-    def wait_for_gradients(self):
+    def wait_for_gradients(self) -> None:
         """
         Finish averaging: afterwards `.grad` is the same on every rank.
 

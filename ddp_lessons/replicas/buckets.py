@@ -5,6 +5,8 @@ Shapes: a bucket of tensors with n_1, n_2, ... elements is one flat tensor (n_1 
 each tensor is a view of its part, in its own shape and strides.
 """
 
+from collections.abc import Iterable, Sequence
+
 import torch
 import torch.distributed as dist
 
@@ -21,7 +23,11 @@ The first bucket is small, as in torch's DDP, so that communication starts early
 """
 
 
-def plan_buckets(tensors, cap_bytes=BUCKET_CAP_BYTES, first_cap_bytes=None):
+def plan_buckets(
+    tensors: Sequence[torch.Tensor],
+    cap_bytes: int = BUCKET_CAP_BYTES,
+    first_cap_bytes: int | None = None,
+) -> list[tuple[int, ...]]:
     """
     Group tensors into buckets in the order given; a bucket closes once it holds `cap_bytes`.
 
@@ -59,7 +65,7 @@ def plan_buckets(tensors, cap_bytes=BUCKET_CAP_BYTES, first_cap_bytes=None):
     return sorted([*closed, *(tuple(bucket) for bucket in is_open.values())])
 
 
-def make_bucket(tensors):
+def make_bucket(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """
     Make room for tensors that travel together.
 
@@ -74,7 +80,7 @@ def make_bucket(tensors):
     return flat, bucket_views(flat, tensors)
 
 
-def bucket_views(flat, tensors):
+def bucket_views(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """
     Return for each tensor a view, in its shape, of its part of a flat tensor that holds them all.
     """
@@ -90,7 +96,9 @@ def _shaped_like(part, tensor):
     return part.view(tensor.shape)
 
 
-def broadcast_from_first(tensors, group=None):
+def broadcast_from_first(
+    tensors: Iterable[torch.Tensor], group: dist.ProcessGroup | None = None
+) -> None:
     """
     Overwrite tensors with those of the group's rank 0, some MiB a message.
 

@@ -21,7 +21,9 @@ Bytes in front of a piece by which it is known. What follows is aligned as torch
 """
 
 
-def share_memory(num_bytes, fault=None, group=None):
+def share_memory(
+    num_bytes: int, fault: str | None = None, group: dist.ProcessGroup | None = None
+) -> list[torch.Tensor]:
     """
     Make memory on each rank that all ranks of the group have.
 

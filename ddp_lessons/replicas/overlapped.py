@@ -7,13 +7,27 @@ Shapes: a bucket is a flat tensor that lives as long as the replica; gradients a
     messages            | bucket 0: layer 3 | bucket 1: layers 2 and 1 |
 """
 
+from __future__ import annotations
+
 import contextlib
+from typing import TYPE_CHECKING, Protocol
 
 import torch.distributed as dist
 
 from ..errors import BadInput
 from .buckets import MIB, make_bucket
 from .simple import BucketedReplica
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    class Handle(Protocol):
+        """
+        What one can wait for.
+        """
+
+        def wait(self) -> object: ...
+
 
 OVERLAPPED_CAP_BYTES = 8 * MIB
 """
@@ -48,16 +62,22 @@ class OverlappedReplica(BucketedReplica):
 
     def __init__(
         self,
-        module,
-        group=None,
-        broadcast_buffers=True,
-        find_unused_parameters=False,
-        bucket_cap_bytes=OVERLAPPED_CAP_BYTES,
-        gradient_as_bucket_view=True,
-        **options,
-    ):
+        module: nn.Module,
+        group: dist.ProcessGroup | None = None,
+        broadcast_buffers: bool = True,
+        find_unused_parameters: bool = False,
+        bucket_cap_bytes: int = OVERLAPPED_CAP_BYTES,
+        gradient_as_bucket_view: bool = True,
+        **options: int,
+    ) -> None:
         flags = (broadcast_buffers, find_unused_parameters)
-        super().__init__(module, group, *flags, bucket_cap_bytes, **options)
+        super().__init__(
+            module,
+            group,
+            *flags,
+            bucket_cap_bytes,
+            **options,  # type: ignore[arg-type]  # what is left is a cap
+        )
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self._flats = []
         self._views: list = [None] * len(self.trained)  # where averages come
@@ -131,7 +151,7 @@ class OverlappedReplica(BucketedReplica):
             super()._store(parameter, average)
 
 
-def outlast(work):
+def outlast(work: Handle) -> None:
     """
     Wait until a message of an earlier step is over: it has come, or has failed with its group.
 

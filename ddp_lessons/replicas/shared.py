@@ -42,8 +42,10 @@ class SharedMemoryReplica(OverlappedReplica):
     Source: the transport within a host of NCCL, which GPUs have anyway. Lesson: 05_replicas.
     """
 
-    def __init__(self, module, group=None, **options):
-        super().__init__(module, group, **options)
+    def __init__(
+        self, module: torch.nn.Module, group: dist.ProcessGroup | None = None, **options: int
+    ) -> None:
+        super().__init__(module, group, **options)  # type: ignore[arg-type]  # flags are bool
         spans = [-(-flat.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES for flat in self._flats]
         pieces = share_memory(sum(spans), _device_fault(self), group)
         parts = [piece.split(spans) for piece in pieces]

@@ -4,12 +4,18 @@ Three replicas that average after backward: by parameter, in one message, in buc
 Shapes: a flat message of parameters with n_1, n_2, ... elements is (n_1 + n_2 + ...,).
 """
 
+from __future__ import annotations
+
 import sys
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
 from .base import Replica
 from .buckets import BUCKET_CAP_BYTES, FIRST_BUCKET_CAP_BYTES, make_bucket, plan_buckets
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class NaiveReplica(Replica):
@@ -54,13 +60,13 @@ class BucketedReplica(Replica):
 
     def __init__(
         self,
-        module,
-        group=None,
-        broadcast_buffers=True,
-        find_unused_parameters=False,
-        bucket_cap_bytes=BUCKET_CAP_BYTES,
-        first_bucket_cap_bytes=FIRST_BUCKET_CAP_BYTES,
-    ):
+        module: nn.Module,
+        group: dist.ProcessGroup | None = None,
+        broadcast_buffers: bool = True,
+        find_unused_parameters: bool = False,
+        bucket_cap_bytes: int = BUCKET_CAP_BYTES,
+        first_bucket_cap_bytes: int = FIRST_BUCKET_CAP_BYTES,
+    ) -> None:
         caps = {
             "bucket_cap_bytes": bucket_cap_bytes,
             "first_bucket_cap_bytes": first_bucket_cap_bytes,
@@ -71,7 +77,7 @@ class BucketedReplica(Replica):
         self.buckets = [tuple(last - position for position in bucket) for bucket in plan]
 
     @property
-    def bucket_bytes(self):
+    def bucket_bytes(self) -> list[int]:
         """
         Bytes of each bucket, in the order in which they are sent.
         """
@@ -81,7 +87,7 @@ class BucketedReplica(Replica):
         ]
 
     def _averages(self):
-        averages = [None] * len(self.trained)
+        averages: list = [None] * len(self.trained)
         for bucket in self.buckets:
             members = [self.trained[index] for index in bucket]
             flat, views = make_bucket(members)
@@ -107,6 +113,12 @@ class FlatReplica(BucketedReplica):
     Lesson: 05_replicas.
     """
 
-    def __init__(self, module, group=None, broadcast_buffers=True, find_unused_parameters=False):
+    def __init__(
+        self,
+        module: nn.Module,
+        group: dist.ProcessGroup | None = None,
+        broadcast_buffers: bool = True,
+        find_unused_parameters: bool = False,
+    ) -> None:
         endless = sys.maxsize
         super().__init__(module, group, broadcast_buffers, find_unused_parameters, endless, endless)

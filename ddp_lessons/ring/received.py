@@ -19,7 +19,7 @@ _WHERE = {
 }
 
 
-def tcp_bytes_received(system=sys.platform):
+def tcp_bytes_received(system: str = sys.platform) -> int:
     """
     Return how many bytes all TCP connections of this process have received so far.
 

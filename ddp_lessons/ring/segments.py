@@ -32,13 +32,24 @@ Workstations", 2009; R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Coll
 Operations in MPICH", 2005; Gloo, `transport/tcp/pair.cc`. Lesson: 03_ring.
 """
 
+from __future__ import annotations
+
 from collections import deque
+from typing import TYPE_CHECKING
 
 from ddp_lessons.collectives import rounds
 from ddp_lessons.collectives.reductions import combine, finish
 
 from . import steps
 from .spare import SpareRoom
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    import torch.distributed as dist
+
+    from ddp_lessons.collectives import Peers
 
 SEGMENT_BYTES = 4 << 20
 """
@@ -66,7 +77,7 @@ _room = SpareRoom(SEGMENT_BYTES, NUM_AHEAD)
 _room_of_pair = SpareRoom(2 * PAIR_BYTES, 1)
 
 
-def all_reduce(flat, op, peers):
+def all_reduce(flat: torch.Tensor, op: dist.ReduceOp.RedOpType, peers: Peers) -> None:
     """
     Put all ranks' numbers together in `flat`. Arguments as in `steps.all_reduce`.
     """
@@ -81,7 +92,9 @@ def all_reduce(flat, op, peers):
         _travel(flat.tensor_split(w), range(2 * (w - 1)), op, peers)
 
 
-def reduce_scatter(flat, parts, op, peers):
+def reduce_scatter(
+    flat: torch.Tensor, parts: Sequence[torch.Tensor], op: dist.ReduceOp.RedOpType, peers: Peers
+) -> None:
     """
     Put all ranks' part r together in `flat` of rank r. Arguments as in `steps.reduce_scatter`.
     """
@@ -94,7 +107,7 @@ def reduce_scatter(flat, parts, op, peers):
     return None
 
 
-def all_gather(flat, parts, peers):
+def all_gather(flat: torch.Tensor, parts: Sequence[torch.Tensor], peers: Peers) -> None:
     """
     Fill part r with `flat` of rank r. Arguments as in `steps.all_gather`.
     """

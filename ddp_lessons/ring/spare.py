@@ -21,11 +21,11 @@ class SpareRoom:
         most: How many are kept.
     """
 
-    def __init__(self, num_bytes, most):
+    def __init__(self, num_bytes: int, most: int) -> None:
         self._num_bytes = num_bytes
         self._free = deque(maxlen=most)  # its pop and append are safe in any thread
 
-    def take(self, like):
+    def take(self, like: torch.Tensor) -> torch.Tensor:
         """
         Return a flat tensor of uninitialized numbers, of the dtype of another.
 
@@ -37,7 +37,7 @@ class SpareRoom:
             room = torch.empty(self._num_bytes, dtype=torch.uint8)
         return room.view(like.dtype)
 
-    def give_back(self, room):
+    def give_back(self, room: torch.Tensor) -> None:
         """
         Take back a tensor that `take` has returned, once nothing arrives there any more.
         """

@@ -14,12 +14,23 @@ Source: P. Patarasuk, X. Yuan, "Bandwidth Optimal All-reduce Algorithms for Clus
 Workstations", 2009. Lesson: 03_ring.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 
 from ddp_lessons.collectives.reductions import combine, finish
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def all_reduce(flat, op, peers):
+    import torch.distributed as dist
+
+    from ddp_lessons.collectives import Peers
+
+
+def all_reduce(flat: torch.Tensor, op: dist.ReduceOp.RedOpType, peers: Peers) -> None:
     """
     Put all ranks' numbers together in `flat`, in 2 (w - 1) steps.
 
@@ -33,7 +44,9 @@ def all_reduce(flat, op, peers):
     all_gather_chunks(chunks, peers)
 
 
-def reduce_scatter(flat, parts, op, peers):
+def reduce_scatter(
+    flat: torch.Tensor, parts: Sequence[torch.Tensor], op: dist.ReduceOp.RedOpType, peers: Peers
+) -> None:
     """
     Put all ranks' part r together in `flat` of rank r, in w - 1 steps.
 
@@ -48,7 +61,7 @@ def reduce_scatter(flat, parts, op, peers):
     flat.copy_(chunks[peers.rank])
 
 
-def all_gather(flat, parts, peers):
+def all_gather(flat: torch.Tensor, parts: Sequence[torch.Tensor], peers: Peers) -> None:
     """
     Fill part r with `flat` of rank r, in w - 1 steps.
 
@@ -61,7 +74,9 @@ def all_gather(flat, parts, peers):
     all_gather_chunks(parts, peers)
 
 
-def reduce_scatter_chunks(chunks, op, peers):
+def reduce_scatter_chunks(
+    chunks: Sequence[torch.Tensor], op: dist.ReduceOp.RedOpType, peers: Peers
+) -> None:
     """
     Finish chunk r on rank r. The other chunks are left half done.
 
@@ -81,7 +96,7 @@ def reduce_scatter_chunks(chunks, op, peers):
     finish(op, chunks[r], w)
 
 
-def all_gather_chunks(chunks, peers):
+def all_gather_chunks(chunks: Sequence[torch.Tensor], peers: Peers) -> None:
     """
     Fill every chunk with that of its own rank.
 

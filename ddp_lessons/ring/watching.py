@@ -4,15 +4,23 @@ What a ring does, seen from outside: its chunks before each step, and how long a
 Lesson: 03_ring.
 """
 
+from __future__ import annotations
+
 import time
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from ddp_lessons.collectives import Peers
 
+if TYPE_CHECKING:
+    from types import ModuleType
 
-def chunks_at_each_step(algorithm, flat, group=None):
+
+def chunks_at_each_step(
+    algorithm: ModuleType, flat: torch.Tensor, group: dist.ProcessGroup | None = None
+) -> list[list[float]]:
     """
     Run an all-reduce, and return what was in each chunk before each step and at the end.
 
@@ -27,10 +35,12 @@ def chunks_at_each_step(algorithm, flat, group=None):
     Returns:
         list: For each moment, the first before any step, the w numbers.
     """
-    seen: list[list] = []
+    seen: list[list[float]] = []
 
     class Watched(Peers):
-        def exchange(self, outgoing, to, incoming, source):
+        def exchange(
+            self, outgoing: torch.Tensor, to: int, incoming: torch.Tensor, source: int
+        ) -> None:
             seen.append(flat.tolist())
             super().exchange(outgoing, to, incoming, source)
 
@@ -38,7 +48,7 @@ def chunks_at_each_step(algorithm, flat, group=None):
     return [*seen, flat.tolist()]
 
 
-def one_way_s(num_bytes, device="cpu", num_tries=40):
+def one_way_s(num_bytes: int, device: torch.device | str = "cpu", num_tries: int = 40) -> float:
     """
     Return the seconds of one message between ranks 0 and 1: there and back again, and halved.
 

@@ -7,6 +7,7 @@ many batches as any other rank's. A step waits for the slowest rank, so shares g
 
 import itertools
 import math
+from collections.abc import Iterator, Sequence, Sized
 from fractions import Fraction
 
 import torch
@@ -17,7 +18,7 @@ from ..errors import BadInput
 from .shards import epoch_order, find_place
 
 
-def balanced_shares(num_samples, samples_per_s):
+def balanced_shares(num_samples: int, samples_per_s: Sequence[float]) -> list[int]:
     """
     Divide samples between ranks in proportion to their speeds, rounded by largest remainders.
 
@@ -50,7 +51,9 @@ def balanced_shares(num_samples, samples_per_s):
     return shares
 
 
-def gather_throughputs(samples_per_s_local, group=None):
+def gather_throughputs(
+    samples_per_s_local: float, group: dist.ProcessGroup | None = None
+) -> list[float]:
     """
     Tell every rank how fast each rank is, so that all compute the same shares.
 
@@ -72,7 +75,7 @@ def gather_throughputs(samples_per_s_local, group=None):
     return [speed.item() for speed in everyone]
 
 
-class BalancedBatchSampler(Sampler):
+class BalancedBatchSampler(Sampler[list[int]]):
     """
     Give a DataLoader batches whose sizes follow the ranks' speeds; each sample once per epoch.
 
@@ -101,15 +104,15 @@ class BalancedBatchSampler(Sampler):
 
     def __init__(
         self,
-        dataset,
-        batch_size_global,
-        samples_per_s,
-        shuffle=True,
-        seed=0,
-        rank=None,
-        world_size=None,
-        group=None,
-    ):
+        dataset: Sized,
+        batch_size_global: int,
+        samples_per_s: Sequence[float],
+        shuffle: bool = True,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         self.rank, self.world_size = find_place(rank, world_size, group)
         self.num_samples = len(dataset)
         self.shuffle, self.seed = shuffle, seed
@@ -122,7 +125,7 @@ class BalancedBatchSampler(Sampler):
         self.num_steps = -(-self.num_samples // batch_size_global)
         self.set_throughputs(samples_per_s)
 
-    def set_throughputs(self, samples_per_s):
+    def set_throughputs(self, samples_per_s: Sequence[float]) -> None:
         """
         Share anew, from the next pass on. Call it on every rank with the same speeds.
 
@@ -147,7 +150,7 @@ class BalancedBatchSampler(Sampler):
             )
         self.shares = shares
 
-    def set_epoch(self, epoch):
+    def set_epoch(self, epoch: int) -> None:
         """
         Make the next pass the one of this epoch. Without it every epoch has the same order.
 
@@ -156,19 +159,19 @@ class BalancedBatchSampler(Sampler):
         """
         self.epoch = epoch
 
-    def batch_sizes(self):
+    def batch_sizes(self) -> list[int]:
         """
         Return the sizes of this rank's batches, one for each step.
         """
         small, num_larger = divmod(self.shares[self.rank], max(1, self.num_steps))
         return [small + (step < num_larger) for step in range(self.num_steps)]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[list[int]]:
         order = epoch_order(self.num_samples, self.shuffle, self.seed, self.epoch)
         begin = sum(self.shares[: self.rank])
         mine = iter(order[begin : begin + self.shares[self.rank]])
         for size in self.batch_sizes():
             yield list(itertools.islice(mine, size))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.num_steps

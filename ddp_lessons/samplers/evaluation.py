@@ -5,6 +5,8 @@ Shapes: N samples, w ranks; rank r evaluates the samples r, r + w, r + 2w and so
 by one sample at most, and a rank may have none.
 """
 
+from collections.abc import Iterator, Sized
+
 import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler
@@ -14,7 +16,7 @@ from ..whole import whole_number
 from .shards import find_place
 
 
-class ExactSampler(Sampler):
+class ExactSampler(Sampler[int]):
     """
     Give a DataLoader this rank's share of a data set for evaluation, without any repeat.
 
@@ -34,18 +36,24 @@ class ExactSampler(Sampler):
     Lesson: 04_samplers.
     """
 
-    def __init__(self, dataset, rank=None, world_size=None, group=None):
+    def __init__(
+        self,
+        dataset: Sized,
+        rank: int | None = None,
+        world_size: int | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         rank, world_size = find_place(rank, world_size, group)
         self.indices = range(rank, len(dataset), world_size)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[int]:
         return iter(self.indices)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.indices)
 
 
-def sum_counts(*counts, group=None):
+def sum_counts(*counts: int | torch.Tensor, group: dist.ProcessGroup | None = None) -> list[int]:
     """
     Add whole numbers up over all ranks, exactly, with one all-reduce of int64.
 
@@ -76,7 +84,11 @@ def sum_counts(*counts, group=None):
     return totals.tolist()
 
 
-def exact_accuracy(num_correct, num_seen, group=None):
+def exact_accuracy(
+    num_correct: int | torch.Tensor,
+    num_seen: int | torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+) -> float:
     """
     Return the share of samples that all ranks together got right, from 0 to 1.
 

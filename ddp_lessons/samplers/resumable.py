@@ -6,9 +6,19 @@ places of the order have been seen. That one number, the position, is all there 
 the same on every rank, and another number of ranks can share what is left.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from ..errors import BadInput
 from ..whole import whole_number
 from .shards import ShardSampler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sized
+
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader
 
 _SAME = ("num_samples", "shuffle", "seed")
 
@@ -37,8 +47,12 @@ class ResumableSampler(ShardSampler):
     08_checkpoint.
     """
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        *args: Sized | int | dist.ProcessGroup | None,
+        **kwargs: Sized | int | dist.ProcessGroup | None,
+    ) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self._rewind(0)
 
     def _rewind(self, start):
@@ -47,7 +61,7 @@ class ResumableSampler(ShardSampler):
         self._num_drawn = 0
         self._num_delivered = None  # a number only inside `deliver`
 
-    def set_epoch(self, epoch):
+    def set_epoch(self, epoch: int) -> None:
         """
         Make the next pass the one of this epoch; the epoch of a loaded state goes on where it was.
 
@@ -58,7 +72,7 @@ class ResumableSampler(ShardSampler):
             self._rewind(0)
         super().set_epoch(epoch)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[int]:
         # Not a generator: the place to start is taken now, before anybody loads another state.
         if not self._pending:
             self._start = 0
@@ -71,7 +85,7 @@ class ResumableSampler(ShardSampler):
             self._num_drawn = number
             yield index
 
-    def deliver(self, loader):
+    def deliver(self, loader: DataLoader[object]) -> Iterator[Any]:
         """
         Yield a DataLoader's batches, and count each when the training loop takes it.
 
@@ -115,7 +129,7 @@ class ResumableSampler(ShardSampler):
                 "sampler=, batch_size= and nothing that changes the order."
             )
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, int]:
         """
         Return what a resumed run needs, as plain numbers; the same on all ranks after equal steps.
 
@@ -136,7 +150,7 @@ class ResumableSampler(ShardSampler):
             **{name: getattr(self, name) for name in _SAME},
         }
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
         """
         Make the next pass go on where a state was taken. An ended epoch has nothing left.
 

@@ -11,6 +11,7 @@ or of floor(N / w) when the tail is dropped.
 """
 
 import itertools
+from collections.abc import Iterator, Sized
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,7 @@ from torch.utils.data import Sampler
 from ..errors import BadInput
 
 
-def epoch_order(num_samples, shuffle=True, seed=0, epoch=0):
+def epoch_order(num_samples: int, shuffle: bool = True, seed: int = 0, epoch: int = 0) -> list[int]:
     """
     Return the order in which all ranks together go through a data set in one epoch.
 
@@ -45,7 +46,7 @@ def epoch_order(num_samples, shuffle=True, seed=0, epoch=0):
     return torch.randperm(num_samples, generator=generator).tolist()
 
 
-def shard_length(num_samples, world_size, drop_last=False):
+def shard_length(num_samples: int, world_size: int, drop_last: bool = False) -> int:
     """
     Return how many samples each rank gets: N / w, rounded up, or down when the tail is dropped.
     """
@@ -53,8 +54,15 @@ def shard_length(num_samples, world_size, drop_last=False):
 
 
 def shard_indices(
-    num_samples, rank, world_size, shuffle=True, seed=0, epoch=0, drop_last=False, start=0
-):
+    num_samples: int,
+    rank: int,
+    world_size: int,
+    shuffle: bool = True,
+    seed: int = 0,
+    epoch: int = 0,
+    drop_last: bool = False,
+    start: int = 0,
+) -> list[int]:
     """
     Return the samples of one rank, in the order in which it sees them.
 
@@ -85,7 +93,9 @@ def shard_indices(
     return list(itertools.islice(shared, rank, None, world_size))
 
 
-def shard_repeats(num_samples, rank, world_size, drop_last=False, start=0):
+def shard_repeats(
+    num_samples: int, rank: int, world_size: int, drop_last: bool = False, start: int = 0
+) -> list[bool]:
     """
     Tell which places of a shard are padding: a sample that this or another rank has seen before.
 
@@ -107,7 +117,9 @@ def shard_repeats(num_samples, rank, world_size, drop_last=False, start=0):
     return [rank + turn * world_size >= num_left for turn in range(length)]
 
 
-def find_place(rank, world_size, group):
+def find_place(
+    rank: int | None, world_size: int | None, group: dist.ProcessGroup | None
+) -> tuple[int, int]:
     """
     Return (rank, world_size): those given, or those of the group.
 
@@ -129,7 +141,7 @@ def find_place(rank, world_size, group):
     return rank, world_size
 
 
-class ShardSampler(Sampler):
+class ShardSampler(Sampler[int]):
     """
     Give a DataLoader this rank's share of a data set, padded so that all ranks get equally many.
 
@@ -155,20 +167,20 @@ class ShardSampler(Sampler):
 
     def __init__(
         self,
-        dataset,
-        shuffle=True,
-        seed=0,
-        drop_last=False,
-        rank=None,
-        world_size=None,
-        group=None,
-    ):
+        dataset: Sized,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         self.rank, self.world_size = find_place(rank, world_size, group)
         self.num_samples = len(dataset)
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.epoch = 0
 
-    def set_epoch(self, epoch):
+    def set_epoch(self, epoch: int) -> None:
         """
         Make the next pass the one of this epoch. Without it every epoch has the same order.
 
@@ -177,7 +189,7 @@ class ShardSampler(Sampler):
         """
         self.epoch = epoch
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[int]:
         return iter(
             shard_indices(
                 self.num_samples,
@@ -191,12 +203,12 @@ class ShardSampler(Sampler):
             )
         )
 
-    def __len__(self):
+    def __len__(self) -> int:
         num_left = max(0, self.num_samples - self._start)
         return shard_length(num_left, self.world_size, self.drop_last)
 
     @property
-    def repeats(self):
+    def repeats(self) -> list[bool]:
         """
         Which places of this rank's shard are padding, as `shard_repeats` tells.
         """

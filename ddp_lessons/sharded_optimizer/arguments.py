@@ -2,11 +2,20 @@
 What a sharded optimizer takes, and what it refuses before the first message.
 """
 
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, cast
+
 from torch.optim import Optimizer
 
 from ..errors import BadInput
 from ..replicas import check_alike
 from ..replicas.alike import tensor_facts
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch import Tensor
 
 WHOLE_MATRIX = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
 """
@@ -14,7 +23,7 @@ Classes of torch whose update of a number depends on other numbers of its parame
 """
 
 
-def check_class(optimizer_class, refused=()):
+def check_class(optimizer_class: object, refused: Collection[str] = ()) -> None:
     """
     Refuse what is no class of optimizer, such as an optimizer that was made already.
 
@@ -38,7 +47,11 @@ def check_class(optimizer_class, refused=()):
             )
 
 
-def check_group(optimizer_class, param_group, group=None):
+def check_group(
+    optimizer_class: type[Optimizer],
+    param_group: Mapping[str, object],
+    group: dist.ProcessGroup | None = None,
+) -> None:
     """
     Refuse, on every rank, parameters or settings that are not the same on all of them.
 
@@ -52,7 +65,7 @@ def check_group(optimizer_class, param_group, group=None):
     Raises:
         BadInput: Two ranks differ. The message names what, and the rank.
     """
-    params = param_group["params"]
+    params = cast("list[Tensor]", param_group["params"])
     settings = {name: value for name, value in param_group.items() if name != "params"}
     check_alike(
         {

@@ -10,6 +10,8 @@ s numbers of state for each number; b bytes a number. Of rank 0, which has the m
     2       N b          C b         s C b   C b + w C b: the same
 """
 
+from collections.abc import Collection
+
 import torch
 
 from ..accumulation import state_bytes
@@ -21,7 +23,7 @@ Nothing is sharded; the state is; the state and the gradients are.
 """
 
 
-def held_bytes(module, optimizer):
+def held_bytes(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     """
     Count the bytes that stay on this rank from step to step, by kind.
 
@@ -52,7 +54,13 @@ def held_bytes(module, optimizer):
     return held
 
 
-def foretold_bytes(sizes, world_size, stage, num_states=2, element_bytes=4):
+def foretold_bytes(
+    sizes: Collection[int],
+    world_size: int,
+    stage: int,
+    num_states: int = 2,
+    element_bytes: int = 4,
+) -> dict[str, int]:
     """
     Foretell what rank 0 holds between backward and step, and what its collectives write in a step.
 

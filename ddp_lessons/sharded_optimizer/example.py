@@ -4,12 +4,18 @@ What the lesson runs: a model of which one matrix is 93 % of all numbers, and a 
 Shapes: N samples of this rank, images (N, 64), labels (N,).
 """
 
+from collections.abc import Iterable
+
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
 
 from .counting import held_bytes
 
 
-def train_sharded(model, optimizer, batches):
+def train_sharded(
+    model: nn.Module, optimizer: Optimizer, batches: Iterable[tuple[Tensor, Tensor]]
+) -> dict[str, int]:
     """
     Train by an optimizer that averages gradients itself, or a model that does.
 

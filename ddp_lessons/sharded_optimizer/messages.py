@@ -10,6 +10,10 @@ Shapes: table (w, C) for w ranks, or flat (w C,), as Gloo wants it; row (C,).
     all_gather       every rank gives a row; every rank gets the table of all rows
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 import torch
 import torch.distributed as dist
 
@@ -20,7 +24,12 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-def reduce_scatter(row, table, group=None, async_op=False):
+def reduce_scatter(
+    row: torch.Tensor,
+    table: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> dist.Work | None:
     """
     Fill `row` with the sum over ranks of row r of their tables, on rank r.
 
@@ -37,7 +46,12 @@ def reduce_scatter(row, table, group=None, async_op=False):
     return _reduce_scatter(row, table.view(-1), group=group, async_op=async_op)
 
 
-def all_gather(table, row, group=None, async_op=False):
+def all_gather(
+    table: torch.Tensor,
+    row: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> dist.Work | None:
     """
     Fill `table` with the rows of all ranks, rank r's in row r.
 
@@ -55,7 +69,12 @@ def all_gather(table, row, group=None, async_op=False):
     return _all_gather(table.view(-1), row, group=group, async_op=async_op)
 
 
-def start_reduce_scatter(row, table, received, group=None):
+def start_reduce_scatter(
+    row: torch.Tensor,
+    table: torch.Tensor,
+    received: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+) -> dist.Work | _Handle | None:
     """
     Start a reduce-scatter; on Gloo, ranks exchange rows, and each adds up what it gets.
 
@@ -80,7 +99,9 @@ def start_reduce_scatter(row, table, received, group=None):
     return _Handle([work], lambda: torch.sum(received, dim=0, out=row))
 
 
-def start_all_gather(table, row, group=None):
+def start_all_gather(
+    table: torch.Tensor, row: torch.Tensor, group: dist.ProcessGroup | None = None
+) -> dist.Work | _Handle | None:
     """
     Start an all-gather; on Gloo, each rank broadcasts its row to where it belongs.
 
@@ -107,7 +128,9 @@ def start_all_gather(table, row, group=None):
     )
 
 
-def start_broadcasts(pieces, group=None):
+def start_broadcasts(
+    pieces: Iterable[tuple[int, torch.Tensor]], group: dist.ProcessGroup | None = None
+) -> _Handle:
     """
     Start to give every rank all pieces, each from the rank that has it, to where it belongs.
 

@@ -6,8 +6,16 @@ A schedule, or a learner, writes settings into the outer groups. The inner ones 
 step.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import torch
 import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from torch.optim.optimizer import ParamsT
 
 
 class OverInner(torch.optim.Optimizer):
@@ -26,8 +34,15 @@ class OverInner(torch.optim.Optimizer):
         inner: This rank's optimizer, of that class.
     """
 
-    def __init__(self, params, optimizer_class, group, settings):
-        self.inner = None
+    def __init__(
+        self,
+        params: ParamsT,
+        optimizer_class: type[torch.optim.Optimizer],
+        group: dist.ProcessGroup | None,
+        settings: dict[str, object],
+    ) -> None:
+        # The first group sets it.
+        self.inner: torch.optim.Optimizer = None  # type: ignore[assignment]
         self._class, self._settings, self._group = optimizer_class, settings, group
         self._rank, self._world_size = dist.get_rank(group), dist.get_world_size(group)
         super().__init__(params, {})
@@ -48,7 +63,7 @@ class OverInner(torch.optim.Optimizer):
             own.update({name: value for name, value in outer.items() if name != "params"})
 
 
-def loss_of(closure):
+def loss_of(closure: Callable[[], torch.Tensor | float] | None) -> torch.Tensor | float | None:
     """
     Return what a step's closure returns, called with gradients on. None: there is no closure.
     """

@@ -11,6 +11,7 @@ Shapes: pieces, tables and rows are those of `pieces`; w ranks.
 
 import functools
 import weakref
+from collections.abc import Callable, Collection
 
 import torch
 import torch.distributed as dist
@@ -46,7 +47,13 @@ class OverlappedOptimizer(Zero2Optimizer):
     Lesson: 13_sharded_optimizer.
     """
 
-    def __init__(self, module, optimizer_class, group=None, **settings):
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        optimizer_class: type[torch.optim.Optimizer],
+        group: dist.ProcessGroup | None = None,
+        **settings: object,
+    ) -> None:
         self._pending = []  # what was sent and not yet waited for, in the order of forward
         self._spare_rooms = {}  # by dtype and device
         super().__init__(module.parameters(), optimizer_class, group, **settings)
@@ -59,13 +66,15 @@ class OverlappedOptimizer(Zero2Optimizer):
         module.register_state_dict_pre_hook(functools.partial(_before_state_dict, this))
 
     @property
-    def num_under_way(self):
+    def num_under_way(self) -> int:
         """
         How many buckets of parameters were sent and not yet waited for.
         """
         return len(self._pending)
 
-    def step(self, closure=None):
+    def step(  # type: ignore[override]  # a loss may be a tensor
+        self, closure: Callable[[], torch.Tensor | float] | None = None
+    ) -> torch.Tensor | float | None:
         """
         Make a step; when it returns, parameters may still be under way.
 
@@ -74,7 +83,7 @@ class OverlappedOptimizer(Zero2Optimizer):
         self.wait()
         return super().step(closure)
 
-    def gather_parameters(self):
+    def gather_parameters(self) -> None:
         """
         Start to give each rank the pieces of all others.
 
@@ -118,7 +127,7 @@ class OverlappedOptimizer(Zero2Optimizer):
         return start_all_gather(table, row, self._group)
 
     @torch.no_grad()
-    def wait(self, wanted=None):
+    def wait(self, wanted: Collection[int] | None = None) -> None:
         """
         Wait for parameters that are under way.
 

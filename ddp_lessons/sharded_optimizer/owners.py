@@ -10,6 +10,11 @@ Shapes: as in any optimizer: a gradient, and what is kept for it, has its parame
 One parameter may be larger than all others together: then its owner has nearly all of the state.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import torch
 import torch.distributed as dist
 
@@ -17,6 +22,9 @@ from ..replicas import broadcast_from_first
 from .arguments import check_class
 from .over_inner import OverInner, loss_of
 from .partition import partition
+
+if TYPE_CHECKING:
+    from torch.optim.optimizer import ParamsT
 
 
 class OwnerOptimizer(OverInner):
@@ -42,12 +50,18 @@ class OwnerOptimizer(OverInner):
     `ZeroRedundancyOptimizer`. Lesson: 13_sharded_optimizer.
     """
 
-    def __init__(self, params, optimizer_class, group=None, **settings):
+    def __init__(
+        self,
+        params: ParamsT,
+        optimizer_class: type[torch.optim.Optimizer],
+        group: dist.ProcessGroup | None = None,
+        **settings: object,
+    ) -> None:
         check_class(optimizer_class)
-        self.owners = {}
+        self.owners: dict[torch.Tensor, int] = {}
         super().__init__(params, optimizer_class, group, settings)
 
-    def add_param_group(self, param_group):
+    def add_param_group(self, param_group: dict[str, object]) -> None:
         """
         Share out more parameters. What ranks own already counts.
         """
@@ -62,7 +76,9 @@ class OwnerOptimizer(OverInner):
         self._add_to_inner([p for p in params if self.owners[p] == self._rank])
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(  # type: ignore[override]  # a loss may be a tensor
+        self, closure: Callable[[], torch.Tensor | float] | None = None
+    ) -> torch.Tensor | float | None:
         """
         Make a step by the mean gradient of all ranks.
 

@@ -4,10 +4,14 @@ Share parameters out: whole ones to owners, so that all ranks have about equally
 Legend: P parameters of n_1, n_2, ... numbers; w ranks.
 """
 
+from collections.abc import Iterable, Sequence
+
 from ..errors import BadInput
 
 
-def partition(sizes, world_size, loads=None):
+def partition(
+    sizes: Sequence[int], world_size: int, loads: Iterable[int] | None = None
+) -> list[int]:
     """
     Return which rank owns each parameter: the largest first, each to whoever has least.
 

@@ -11,12 +11,14 @@ Shapes: a parameter of n numbers, cut for w ranks; c = ceil(n / w).
 A piece that is shorter than c is padded in a row. The padding is sent, and nobody keeps it.
 """
 
+from collections.abc import Iterable
+
 import torch
 
 from ..errors import BadInput
 
 
-def piece_bounds(num_numbers, world_size, rank):
+def piece_bounds(num_numbers: int, world_size: int, rank: int) -> tuple[int, int]:
     """
     Return where a rank's piece begins and ends, (start, stop).
 
@@ -33,7 +35,7 @@ def piece_bounds(num_numbers, world_size, rank):
     return min(rank * length, num_numbers), min((rank + 1) * length, num_numbers)
 
 
-def flat_view(tensor):
+def flat_view(tensor: torch.Tensor) -> torch.Tensor:
     """
     Return the numbers of a tensor as they lie in memory: (n,), in the same memory.
 
@@ -64,17 +66,18 @@ def _words(tensor):
     return f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
 
 
-def gradient_like(parameter):
+def gradient_like(parameter: torch.Tensor) -> torch.Tensor:
     """
     Return a parameter's gradient in the parameter's strides: itself, or a copy.
     """
     gradient = parameter.grad
+    assert gradient is not None
     if gradient.layout == torch.strided and gradient.stride() != parameter.stride():
         return torch.empty_like(parameter).copy_(gradient)
     return gradient
 
 
-def piece_of(parameter, world_size, rank):
+def piece_of(parameter: torch.Tensor, world_size: int, rank: int) -> torch.Tensor:
     """
     Return a rank's piece of a parameter: a view, so that who changes it changes the parameter.
 
@@ -84,7 +87,7 @@ def piece_of(parameter, world_size, rank):
     return flat_view(parameter)[slice(*piece_bounds(parameter.numel(), world_size, rank))]
 
 
-def cut_like(whole, parameter, piece):
+def cut_like(whole: torch.Tensor, parameter: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
     """
     Return of a tensor what lies where a piece lies in its parameter, a view.
 
@@ -112,7 +115,7 @@ class Bucket:
         table_bytes: Bytes of a table.
     """
 
-    def __init__(self, pairs, world_size):
+    def __init__(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], world_size: int) -> None:
         self.pairs = list(pairs)
         self._flats = [flat_view(parameter) for parameter, _ in self.pairs]
         self._lengths = [-(-len(flat) // world_size) for flat in self._flats]
@@ -122,25 +125,25 @@ class Bucket:
         self.table_bytes = world_size * self.width * self._flats[0].element_size()
         self._world_size = world_size
 
-    def new_table(self):
+    def new_table(self) -> torch.Tensor:
         """
         Return a table, (w, C), of any numbers.
         """
         return self._flats[0].new_empty(self._world_size, self.width)
 
-    def new_room(self, num_bytes):
+    def new_room(self, num_bytes: int) -> torch.Tensor:
         """
         Return memory for a table of so many bytes, a flat tensor of any numbers.
         """
         return self._flats[0].new_empty(num_bytes // self._flats[0].element_size())
 
-    def table_in(self, room):
+    def table_in(self, room: torch.Tensor) -> torch.Tensor:
         """
         Return a table that lies in a room.
         """
         return room[: self._world_size * self.width].view(self._world_size, self.width)
 
-    def pieces_of_all(self):
+    def pieces_of_all(self) -> list[tuple[int, torch.Tensor]]:
         """
         Return (rank, its piece) for each parameter and each rank that has one: views.
         """
@@ -151,13 +154,13 @@ class Bucket:
             if len(piece)
         ]
 
-    def new_row(self):
+    def new_row(self) -> torch.Tensor:
         """
         Return a row of zeros, (C,).
         """
         return self._flats[0].new_zeros(self.width)
 
-    def put_gradients(self, table):
+    def put_gradients(self, table: torch.Tensor) -> None:
         """
         Copy all gradients into a table. One that is not there counts as zeros.
         """
@@ -172,7 +175,7 @@ class Bucket:
             for cells, numbers in self._blocks(table, index, flat):
                 cells.copy_(numbers)
 
-    def take_parameters(self, table):
+    def take_parameters(self, table: torch.Tensor) -> None:
         """
         Copy a table into the parameters: each gets the pieces of all ranks.
         """
@@ -180,7 +183,7 @@ class Bucket:
             for cells, numbers in self._blocks(table, index, flat):
                 numbers.copy_(cells)
 
-    def parts(self, row):
+    def parts(self, row: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """
         Return (piece, its part of this rank's row) for each parameter: views, without padding.
         """

@@ -7,11 +7,22 @@ A DTensor with `Shard(0)` is such a piece. torch's distributed checkpoint writes
 so that another number of ranks can read other pieces of the same whole.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeGuard
+
 import torch
 import torch.distributed as dist
 
 from .messages import all_gather
 from .pieces import cut_like, flat_view, piece_bounds
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+    from torch.optim.optimizer import StateDict
+
+    from .zero1 import Zero1Optimizer
 
 _OF_ALL = ("step", "mu_product", "eta", "mu")
 """
@@ -20,7 +31,11 @@ the numbers of a parameter without dimensions has the same shape.
 """
 
 
-def sharded_state(state, pairs, group=None):
+def sharded_state(
+    state: StateDict,
+    pairs: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    group: dist.ProcessGroup | None = None,
+) -> StateDict:
     """
     Return an inner optimizer's state with pieces as DTensors.
 
@@ -45,7 +60,9 @@ def sharded_state(state, pairs, group=None):
     return _changed(state, pairs, shard)
 
 
-def piece_in_whole(piece, num_numbers, group=None):
+def piece_in_whole(
+    piece: torch.Tensor, num_numbers: int, group: dist.ProcessGroup | None = None
+) -> DTensor:
     """
     Return this rank's piece of a whole as a DTensor, which shares its memory.
 
@@ -61,12 +78,12 @@ def piece_in_whole(piece, num_numbers, group=None):
     from torch.distributed.tensor import DTensor, Shard
 
     group = group or dist.group.WORLD
-    mesh = DeviceMesh.from_group(group, piece.device.type)
+    mesh = DeviceMesh.from_group(group, piece.device.type)  # type: ignore[arg-type]  # not None
     shape = torch.Size([num_numbers])
     return DTensor.from_local(piece, mesh, [Shard(0)], run_check=False, shape=shape, stride=(1,))
 
 
-def local_state(state, pairs):
+def local_state(state: StateDict, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> StateDict:
     """
     Return what an inner optimizer loads: of everything the piece of this rank.
 
@@ -87,7 +104,7 @@ def local_state(state, pairs):
     return _changed(state, pairs, cut)
 
 
-def whole_state(optimizer):
+def whole_state(optimizer: Zero1Optimizer) -> StateDict:
     """
     Return the state as an optimizer that is not sharded has it, on every rank.
 
@@ -127,7 +144,7 @@ def _gathered(value):
     return table.view(-1)[: value.numel()]
 
 
-def is_of_piece(value, piece):
+def is_of_piece(value: object, piece: torch.Tensor) -> TypeGuard[torch.Tensor]:
     """
     Tell whether a value of the state has a number for each of its piece's.
     """

@@ -13,6 +13,11 @@ number alone (SGD, Adam and most others) cannot tell a piece from a parameter. O
 a whole matrix can: for it there is `owners`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import torch
 
 from ..replicas.buckets import MIB, broadcast_from_first, plan_buckets
@@ -21,6 +26,10 @@ from .messages import all_gather, reduce_scatter
 from .over_inner import OverInner, loss_of
 from .pieces import Bucket, cut_like, gradient_like, piece_of
 from .saving import local_state, sharded_state
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch.optim.optimizer import ParamsT, StateDict
 
 BUCKET_CAP_BYTES = 8 * MIB
 """
@@ -60,21 +69,24 @@ class Zero1Optimizer(OverInner):
     task 13.2.
     """
 
+    _buckets: list[Bucket]
+    _planned_for: list[int] | None
+
     def __init__(
         self,
-        params,
-        optimizer_class,
-        group=None,
-        averaged=False,
-        bucket_cap_bytes=BUCKET_CAP_BYTES,
-        **settings,
-    ):
+        params: ParamsT,
+        optimizer_class: type[torch.optim.Optimizer],
+        group: dist.ProcessGroup | None = None,
+        averaged: bool = False,
+        bucket_cap_bytes: int = BUCKET_CAP_BYTES,
+        **settings: object,
+    ) -> None:
         check_class(optimizer_class, WHOLE_MATRIX)
         self.averaged, self._cap_bytes = averaged, bucket_cap_bytes
         self._buckets, self._planned_for = [], None
         super().__init__(params, optimizer_class, group, settings)
 
-    def add_param_group(self, param_group):
+    def add_param_group(self, param_group: dict[str, object]) -> None:
         """
         Shard more parameters, with settings of their own.
 
@@ -87,7 +99,7 @@ class Zero1Optimizer(OverInner):
         pieces = [piece_of(p, self._world_size, self._rank) for p in outer["params"]]
         self._add_to_inner(pieces)
 
-    def pieces(self):
+    def pieces(self) -> dict[torch.Tensor, torch.Tensor]:
         """
         Return the pieces that this rank's inner optimizer updates, {parameter: piece}.
         """
@@ -98,7 +110,7 @@ class Zero1Optimizer(OverInner):
             for parameter, piece in zip(outer["params"], own["params"], strict=True)
         }
 
-    def buckets(self):
+    def buckets(self) -> list[Bucket]:
         """
         Return what is sent together, in the order in which backward makes it: the last ones first.
         """
@@ -114,7 +126,9 @@ class Zero1Optimizer(OverInner):
         return self._buckets
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(  # type: ignore[override]  # a loss may be a tensor
+        self, closure: Callable[[], torch.Tensor | float] | None = None
+    ) -> torch.Tensor | float | None:
         """
         Make a step by the mean gradient of all ranks.
 
@@ -134,7 +148,7 @@ class Zero1Optimizer(OverInner):
         self.gather_parameters()
         return loss
 
-    def reduce_gradients(self):
+    def reduce_gradients(self) -> None:
         """
         Give each piece its gradient: the mean over ranks.
 
@@ -146,7 +160,7 @@ class Zero1Optimizer(OverInner):
         else:
             _one_ahead(self.buckets(), self._send_gradients, self._finish_gradients)
 
-    def gather_parameters(self):
+    def gather_parameters(self) -> None:
         """
         Give each rank the pieces of all others.
 
@@ -187,14 +201,14 @@ class Zero1Optimizer(OverInner):
         work.wait()
         bucket.take_parameters(table)
 
-    def zero_grad(self, set_to_none=True):
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """
         Forget the gradients of parameters and of pieces.
         """
         super().zero_grad(set_to_none)
         self.inner.zero_grad()
 
-    def state_dict(self):
+    def state_dict(self) -> StateDict:
         """
         Return this rank's part of the state: what belongs to pieces as DTensors, each a part of a
         whole of n numbers. `Checkpoints.save_sharded` writes it, and any number of ranks loads it.
@@ -204,7 +218,7 @@ class Zero1Optimizer(OverInner):
         self._hand_on_settings()
         return sharded_state(self.inner.state_dict(), list(self.pieces().items()), self._group)
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """
         Put the state back: one that `state_dict` of as many ranks has returned, or the whole one
         of an optimizer that is not sharded, of which each rank keeps its part.

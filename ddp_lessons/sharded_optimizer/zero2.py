@@ -11,13 +11,20 @@ So a rank never has all gradients at a time. The price is paid by who accumulate
 sends, where stage 1 adds up and sends once.
 """
 
+from __future__ import annotations
+
 import functools
 import weakref
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..private.autograd import call_after_backward
 from .zero1 import Zero1Optimizer
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch.optim.optimizer import ParamsT
 
 
 class Zero2Optimizer(Zero1Optimizer):
@@ -38,11 +45,23 @@ class Zero2Optimizer(Zero1Optimizer):
     Source: S. Rajbhandari et al., "ZeRO", SC 2020, section 5.2. Lesson: 13_sharded_optimizer.
     """
 
-    def __init__(self, params, optimizer_class, group=None, **settings):
-        self._round = None  # the backward that runs
-        super().__init__(params, optimizer_class, group, averaged=False, **settings)
+    def __init__(
+        self,
+        params: ParamsT,
+        optimizer_class: type[torch.optim.Optimizer],
+        group: dist.ProcessGroup | None = None,
+        **settings: object,
+    ) -> None:
+        self._round: _Round | None = None  # the backward that runs
+        super().__init__(
+            params,
+            optimizer_class,
+            group,
+            averaged=False,
+            **settings,  # type: ignore[arg-type]  # what Zero1Optimizer takes
+        )
 
-    def add_param_group(self, param_group):
+    def add_param_group(self, param_group: dict[str, object]) -> None:
         """
         Shard more parameters, and their gradients, with settings of their own.
 
@@ -55,7 +74,7 @@ class Zero2Optimizer(Zero1Optimizer):
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(hook)
 
-    def reduce_gradients(self):
+    def reduce_gradients(self) -> None:
         """
         Send what backward has not sent: gradients that somebody has put into `.grad`, as torch's
         distributed checkpoint does to learn what the state looks like. All ranks must have put
@@ -67,7 +86,7 @@ class Zero2Optimizer(Zero1Optimizer):
                 for parameter, _ in bucket.pairs:
                     parameter.grad = None
 
-    def zero_grad(self, set_to_none=True):
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """
         Forget the gradients of pieces, and a backward that was broken off.
         """

@@ -6,12 +6,19 @@ rank's clock to read rank 0's. All ranks leave a barrier at nearly the same mome
 clocks show then differs by the offset, and by the few microseconds of "nearly".
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 from statistics import median
+from typing import TYPE_CHECKING
 
 from ..errors import BadInput
 
+if TYPE_CHECKING:
+    from .splitting import Span
 
-def clock_offsets_s(leaving_s):
+
+def clock_offsets_s(leaving_s: Sequence[Sequence[float]]) -> list[float]:
     """
     Return what to add to each rank's clock to read rank 0's.
 
@@ -40,7 +47,9 @@ def clock_offsets_s(leaving_s):
     ]
 
 
-def on_one_clock(tracks, offsets_s=None):
+def on_one_clock(
+    tracks: Sequence[Iterable[Span]], offsets_s: Sequence[float] | None = None
+) -> list[list[Span]]:
     """
     Return tracks whose times are on rank 0's clock, from the first moment of all.
 
@@ -62,7 +71,7 @@ def on_one_clock(tracks, offsets_s=None):
             f"Bad offsets: expected one for each of {len(tracks)} ranks (got {len(offsets_s)}). "
             "See clock_offsets_s."
         )
-    moved = [
+    moved: list = [
         [(kind, start + offset, end + offset, *label) for kind, start, end, *label in track]
         for track, offset in zip(tracks, offsets_s, strict=True)
     ]
@@ -73,11 +82,12 @@ def on_one_clock(tracks, offsets_s=None):
     ]
 
 
-def in_ms(tracks):
+def in_ms(tracks: Iterable[Iterable[Span]]) -> list[list[Span]]:
     """
     Return tracks in milliseconds, for a picture: a label becomes a plain name.
     """
-    return [
+    moved: list = [
         [(kind, 1e3 * start, 1e3 * end, *label) for kind, start, end, *label in track]
         for track in tracks
     ]
+    return moved

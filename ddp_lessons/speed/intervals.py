@@ -5,10 +5,12 @@ Legend: an interval is (start, end) on one clock, in any unit; a set is a list o
 functions return is in order, and no two of its intervals touch. What has no length is left out.
 """
 
+from collections.abc import Iterable
+
 from ..errors import BadInput
 
 
-def union(intervals):
+def union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """
     Return the moments that lie in at least one of the intervals.
 
@@ -32,7 +34,9 @@ def union(intervals):
     return found
 
 
-def intersection(some, others):
+def intersection(
+    some: Iterable[tuple[float, float]], others: Iterable[tuple[float, float]]
+) -> list[tuple[float, float]]:
     """
     Return the moments that lie in both sets.
 
@@ -47,7 +51,9 @@ def intersection(some, others):
     return found
 
 
-def difference(some, others):
+def difference(
+    some: Iterable[tuple[float, float]], others: Iterable[tuple[float, float]]
+) -> list[tuple[float, float]]:
     """
     Return the moments that lie in the first set and not in the second.
 
@@ -64,7 +70,7 @@ def difference(some, others):
     return found
 
 
-def length(intervals):
+def length(intervals: Iterable[tuple[float, float]]) -> float:
     """
     Return how long all intervals take together: a moment that lies in several counts once.
 

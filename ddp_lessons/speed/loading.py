@@ -5,12 +5,15 @@ Legend: l seconds to load a batch, s seconds of a step. One after the other each
 fetched ahead, the longer of the two.
 """
 
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
+_Batch = TypeVar("_Batch")
 _END = object()
 
 
-def fetched_ahead(batches):
+def fetched_ahead(batches: Iterable[_Batch]) -> Iterator[_Batch]:
     """
     Yield batches, each of which was loaded while the one before it was in use.
 
@@ -27,4 +30,4 @@ def fetched_ahead(batches):
         coming = fetcher.submit(next, iterator, _END)
         while (batch := coming.result()) is not _END:
             coming = fetcher.submit(next, iterator, _END)
-            yield batch
+            yield batch  # type: ignore[misc]  # it is not _END

@@ -4,18 +4,36 @@ Time steps and all-reduces on ranks.
 Legend: times are seconds by this rank's own clock, from a barrier on; w ranks.
 """
 
+from __future__ import annotations
+
 import time
+from collections.abc import Callable, Collection
 from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed as dist
 
 from ..process_group import rank_device
 
+if TYPE_CHECKING:
+
+    class AllReduce(Protocol):
+        """
+        A function that adds a tensor up over ranks, in place.
+        """
+
+        def __call__(
+            self, tensor: torch.Tensor, *, group: dist.ProcessGroup | None = None
+        ) -> object: ...
+
+
 _NUM_THAT_AGREE, _AGREE = 3, 1.05
 
 
-def step_times_s(step, num_steps, group=None):
+def step_times_s(
+    step: Callable[[], object], num_steps: int, group: dist.ProcessGroup | None = None
+) -> list[float]:
     """
     Return the seconds of each step, all ranks starting together.
 
@@ -39,7 +57,9 @@ def step_times_s(step, num_steps, group=None):
     return times_s
 
 
-def least_step_s(step, most=100, group=None):
+def least_step_s(
+    step: Callable[[], object], most: int = 100, group: dist.ProcessGroup | None = None
+) -> float:
     """
     Return the seconds of a step that nothing has interrupted, on this rank.
 
@@ -55,13 +75,18 @@ def least_step_s(step, most=100, group=None):
 
     Lesson: 11_speed.
     """
-    times_s: list = []
+    times_s: list[float] = []
     while len(times_s) < most and not _have_settled([times_s], group):
         times_s += step_times_s(step, 1, group)
     return min(times_s)
 
 
-def all_reduce_times_s(sizes_bytes, most=100, all_reduce=dist.all_reduce, group=None):
+def all_reduce_times_s(
+    sizes_bytes: Collection[int],
+    most: int = 100,
+    all_reduce: AllReduce = dist.all_reduce,
+    group: dist.ProcessGroup | None = None,
+) -> dict[int, float]:
     """
     Return the seconds of all-reduces of several sizes, as `least_step_s` finds them.
 
@@ -87,7 +112,7 @@ def all_reduce_times_s(sizes_bytes, most=100, all_reduce=dist.all_reduce, group=
     }
     for call in calls.values():
         call()  # a first one connects, and takes memory
-    tries: dict = {size: [] for size in sizes_bytes}
+    tries: dict[int, list[float]] = {size: [] for size in sizes_bytes}
     while not _have_settled(tries.values(), group) and any(len(t) < most for t in tries.values()):
         for size, call in calls.items():
             tries[size] += step_times_s(call, 1, group)
@@ -106,7 +131,7 @@ def _have_settled(all_times_s, group):
     return num_open.item() == 0
 
 
-def settle():
+def settle() -> None:
     """
     Wait until the device has done all that it was given. A CPU has.
     """

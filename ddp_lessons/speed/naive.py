@@ -4,8 +4,16 @@ What one does at first, to be compared with: add up durations, and average all s
 Legend: rank r; a span is (kind, start_s, end_s), perhaps with a label.
 """
 
+from __future__ import annotations
 
-def summed_s(spans):
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .splitting import Span
+
+
+def summed_s(spans: Iterable[Span]) -> dict[str, float]:
     """
     Add up the durations of one rank's spans by kind, as the table of a profiler does.
 
@@ -20,13 +28,13 @@ def summed_s(spans):
 
     Lesson: 11_speed, beside `split_steps`.
     """
-    sums: dict = {}
+    sums: dict[str, float] = {}
     for kind, start_s, end_s, *_ in spans:
         sums[kind] = sums.get(kind, 0.0) + end_s - start_s
     return sums
 
 
-def mean_speedup(before_s, after_s):
+def mean_speedup(before_s: Sequence[float], after_s: Sequence[float]) -> float:
     """
     Divide the means of all steps, the first ones included.
 

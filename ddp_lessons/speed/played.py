@@ -9,8 +9,12 @@ Legend: w ranks; a bucket of B bytes goes round a ring in 2 (w - 1) messages of 
 is (kind, start_s, end_s, label), by this process's monotonic clock.
 """
 
+from __future__ import annotations
+
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -20,6 +24,11 @@ from ..errors import BadInput
 from ..process_group import rank_device
 from ..ring import steps
 from .splitting import COMMUNICATION, COMPUTE
+
+if TYPE_CHECKING:
+    from ..costs import Link
+    from .measuring import AllReduce
+    from .splitting import Span
 
 
 class SlowPeers(Peers):
@@ -33,11 +42,13 @@ class SlowPeers(Peers):
     Lesson: 11_speed.
     """
 
-    def __init__(self, link, group=None):
+    def __init__(self, link: Link, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(group)
         self.link = link
 
-    def exchange(self, outgoing, to, incoming, source):
+    def exchange(
+        self, outgoing: torch.Tensor, to: int, incoming: torch.Tensor, source: int
+    ) -> None:
         """
         Send and receive at once, after the time that the link takes for what is sent.
         """
@@ -45,7 +56,7 @@ class SlowPeers(Peers):
         super().exchange(outgoing, to, incoming, source)
 
 
-def slow_all_reduce(link):
+def slow_all_reduce(link: Link) -> AllReduce:
     """
     Return an all-reduce round a ring over a slow link.
 
@@ -58,7 +69,7 @@ def slow_all_reduce(link):
     Lesson: 11_speed.
     """
 
-    def all_reduce(tensor, group=None):
+    def all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
         steps.all_reduce(tensor, dist.ReduceOp.SUM, SlowPeers(link, group))
 
     return all_reduce
@@ -85,7 +96,15 @@ class PlayedStep:
     Source: Li et al., "PyTorch Distributed", VLDB 2020, on DDP's overlap. Lesson: 11_speed.
     """
 
-    def __init__(self, forward_s, backward_s, bucket_bytes, link, optimizer_s=0.0, group=None):
+    def __init__(
+        self,
+        forward_s: float,
+        backward_s: Sequence[float],
+        bucket_bytes: Sequence[int],
+        link: Link,
+        optimizer_s: float = 0.0,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         if len(backward_s) != len(bucket_bytes):
             raise BadInput(
                 f"Bad buckets: expected one for each of {len(backward_s)} parts of backward (got "
@@ -98,7 +117,7 @@ class PlayedStep:
         device = rank_device() if dist.get_backend(group) == "nccl" else "cpu"
         self._buckets = [torch.zeros(size // 4, device=device) for size in bucket_bytes]
 
-    def run(self, late_s=0.0):
+    def run(self, late_s: float = 0.0) -> list[Span]:
         """
         Make one step.
 

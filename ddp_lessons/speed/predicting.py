@@ -9,13 +9,19 @@ be sent when part k is through. One bucket is under way at a time, round a ring 
     step                      forward, backward or the last bucket (the later one), optimizer
 """
 
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from ..costs import collective_s, critical_path, fit, overlapped_finish_s
+from ..costs import Fit, Link, collective_s, critical_path, fit, overlapped_finish_s
 from ..errors import BadInput
 
 
-def naive_step_s(forward_s, backward_s, all_reduces_s, optimizer_s=0.0):
+def naive_step_s(
+    forward_s: float,
+    backward_s: Iterable[float],
+    all_reduces_s: Iterable[float],
+    optimizer_s: float = 0.0,
+) -> float:
     """
     Return the seconds of a step if nothing overlaps: all parts, one after the other.
 
@@ -30,7 +36,14 @@ def naive_step_s(forward_s, backward_s, all_reduces_s, optimizer_s=0.0):
     return forward_s + sum(backward_s) + sum(all_reduces_s) + optimizer_s
 
 
-def predict_step_s(world_size, forward_s, backward_s, bucket_bytes, link, optimizer_s=0.0):
+def predict_step_s(
+    world_size: int,
+    forward_s: float,
+    backward_s: Sequence[float],
+    bucket_bytes: Sequence[int],
+    link: Link,
+    optimizer_s: float = 0.0,
+) -> float:
     """
     Return the seconds of a step whose buckets are sent while backward goes on.
 
@@ -60,7 +73,7 @@ def predict_step_s(world_size, forward_s, backward_s, bucket_bytes, link, optimi
     return forward_s + max(sum(backward_s), finish_s) + optimizer_s
 
 
-def bytes_in_s(seconds, world_size, link):
+def bytes_in_s(seconds: float, world_size: int, link: Link) -> int:
     """
     Return how many bytes an all-reduce round a ring moves in some seconds: float32 in even chunks.
 
@@ -86,7 +99,7 @@ def bytes_in_s(seconds, world_size, link):
     return num_bytes
 
 
-def fit_all_reduce(times, world_size):
+def fit_all_reduce(times: Iterable[tuple[int, float]], world_size: int) -> Fit:
     """
     Fit latency and bandwidth to measured all-reduces of w ranks, as rounds of a ring.
 
@@ -102,7 +115,7 @@ def fit_all_reduce(times, world_size):
     return fit(times, *critical_path("all_reduce", "ring", world_size))
 
 
-def error_share(predicted_s, measured_s):
+def error_share(predicted_s: float, measured_s: float) -> float:
     """
     Return how far a prediction is off, as a share of what was measured.
 

@@ -5,11 +5,15 @@ Legend: a profile is what `torch.profiler` exports in Chrome's format, as a dict
 are microseconds from a moment that it names. A track is the list of one rank's spans, in seconds.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import re
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -18,6 +22,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from ..errors import BadInput
 from .intervals import union
 from .splitting import COMMUNICATION, COMPUTE
+
+if TYPE_CHECKING:
+    from .splitting import Span
 
 _TALKS = re.compile(r"(gloo|nccl|mpi|ucc):")
 _CALLS = re.compile(r"c10d::")
@@ -28,7 +35,12 @@ The category of a span that was noted on the CPU and is listed for the GPU once 
 """
 
 
-def profile_steps(step, num_steps=3, num_warm_up=2, group=None):
+def profile_steps(
+    step: Callable[[], object],
+    num_steps: int = 3,
+    num_warm_up: int = 2,
+    group: dist.ProcessGroup | None = None,
+) -> dict[str, Any]:
     """
     Profile some steps on this rank, after some that are not profiled.
 
@@ -64,7 +76,9 @@ def profile_steps(step, num_steps=3, num_warm_up=2, group=None):
         return json.loads(path.read_text())
 
 
-def gather_profiles(own, group=None):
+def gather_profiles(
+    own: dict[str, Any], group: dist.ProcessGroup | None = None
+) -> list[dict[str, Any]] | None:
     """
     Bring the profiles of all ranks to the first one, for `trace.save_profiles`.
 
@@ -80,12 +94,12 @@ def gather_profiles(own, group=None):
     Lesson: 11_speed.
     """
     is_first = dist.get_rank(group) == 0
-    everyone = [None] * dist.get_world_size(group) if is_first else None
+    everyone: list | None = [None] * dist.get_world_size(group) if is_first else None
     dist.gather_object(own, everyone, group=group, group_dst=0)
     return everyone
 
 
-def profile_track(document):
+def profile_track(document: Mapping[str, Any]) -> list[Span]:
     """
     Return what a profile says of one rank: when it computed, and when calls were under way.
 

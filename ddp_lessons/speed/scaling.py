@@ -10,6 +10,7 @@ Amdahl asks how much faster the same work gets: at most 1 / s, however many rank
 Gustafson asks how long one rank would take for what w ranks do in a step: there w has no end.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..costs import amdahl_speedup
@@ -17,7 +18,7 @@ from ..errors import BadInput
 from .summaries import Summary, summarise
 
 
-def speedup(before_samples_per_s, after_samples_per_s):
+def speedup(before_samples_per_s: float, after_samples_per_s: float) -> float:
     """
     Return how many times as many samples a second several ranks see as one.
 
@@ -40,7 +41,7 @@ def speedup(before_samples_per_s, after_samples_per_s):
     return after_samples_per_s / before_samples_per_s
 
 
-def efficiency(gain, world_size):
+def efficiency(gain: float, world_size: int) -> float:
     """
     Return which share of w ranks' work is of use: the speed-up over w.
 
@@ -49,7 +50,7 @@ def efficiency(gain, world_size):
     return gain / world_size
 
 
-def highest_speedup(serial_share):
+def highest_speedup(serial_share: float) -> float:
     """
     Return the speed-up that no number of ranks exceeds, for a fixed amount of work.
 
@@ -66,7 +67,7 @@ def highest_speedup(serial_share):
     return 1 / serial_share
 
 
-def gustafson_speedup(serial_share, world_size):
+def gustafson_speedup(serial_share: float, world_size: int) -> float:
     """
     Return how many times faster w ranks are than one, with a batch that grows with them.
 
@@ -82,7 +83,7 @@ def gustafson_speedup(serial_share, world_size):
     return serial_share + (1 - serial_share) * world_size
 
 
-def serial_share_of(gain, world_size):
+def serial_share_of(gain: float, world_size: int) -> float:
     """
     Return the share that cannot have divided, from a speed-up that was measured.
 
@@ -121,7 +122,7 @@ class Report:
     before: Summary
     after: Summary
 
-    def __str__(self):
+    def __str__(self) -> str:
         return (
             f"{self.speedup:.2f} times the samples a second on {self.world_size} ranks "
             f"({self.efficiency:.0%} efficiency): medians of {self.before.num_steps} and "
@@ -130,7 +131,14 @@ class Report:
         )
 
 
-def report_speedup(before_s, before_samples, after_s, after_samples, world_size, num_warm_up=1):
+def report_speedup(
+    before_s: Iterable[float],
+    before_samples: int,
+    after_s: Iterable[float],
+    after_samples: int,
+    world_size: int,
+    num_warm_up: int = 1,
+) -> Report:
     """
     Report a speed-up: medians, without warm-up, of samples a second, with the spread beside it.
 

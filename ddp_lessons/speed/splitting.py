@@ -12,10 +12,17 @@ A rank that computes meanwhile neither waits nor talks: that part is hidden. So 
 rank is compute + communication + waiting + other, where communication is what shows.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import BadInput
 from .intervals import difference, intersection, length, union
+
+if TYPE_CHECKING:
+    Span: TypeAlias = tuple[str, float, float] | tuple[str, float, float, str]
 
 COMPUTE, COMMUNICATION, WAITING = "compute", "communication", "waiting"
 
@@ -40,14 +47,14 @@ class Split:
     hidden_s: float
 
     @property
-    def step_s(self):
+    def step_s(self) -> float:
         """
         Seconds of the step.
         """
         return self.compute_s + self.communication_s + self.waiting_s + self.other_s
 
 
-def split_steps(tracks):
+def split_steps(tracks: Sequence[Sequence[Span]]) -> list[Split]:
     """
     Split the time of each rank, from its first span to its last.
 
@@ -68,7 +75,7 @@ def split_steps(tracks):
     return [_split(track, last_calls_s) for track in tracks]
 
 
-def last_calls(tracks):
+def last_calls(tracks: Sequence[Sequence[Span]]) -> list[float]:
     """
     Return for each communication the moment at which the last rank called it.
 
@@ -101,14 +108,14 @@ def last_calls(tracks):
     return [max(calls_s) for calls_s in zip(*starts_s, strict=True)]
 
 
-def of_kind(track, kind):
+def of_kind(track: Iterable[Span], kind: str) -> list[tuple[float, float]]:
     """
     Return the intervals of one kind, by start.
     """
     return sorted((span[1], span[2]) for span in track if span[0] == kind)
 
 
-def with_waiting(tracks):
+def with_waiting(tracks: Sequence[Sequence[Span]]) -> list[list[Span]]:
     """
     Return tracks with a span "waiting" where a rank did nothing but wait, for a picture.
 
@@ -120,7 +127,7 @@ def with_waiting(tracks):
     Lesson: 11_speed.
     """
     last_calls_s = last_calls(tracks)
-    drawn = []
+    drawn: list[list[Span]] = []
     for track in tracks:
         compute = of_kind(track, COMPUTE)
         late = list(zip(of_kind(track, COMMUNICATION), last_calls_s, strict=True))

@@ -6,6 +6,7 @@ others. In synchronous training all steps are as long as the slowest rank's, on 
 of a step cannot tell who it is. Who computes longest can, and who waits least: it is the same rank.
 """
 
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 import torch
@@ -19,7 +20,7 @@ How much longer than any other a straggler computes, as a share of the other's t
 """
 
 
-def who_waits_least(waiting_s):
+def who_waits_least(waiting_s: Iterable[Iterable[float]]) -> int:
     """
     Return the rank that the others wait for.
 
@@ -32,7 +33,9 @@ def who_waits_least(waiting_s):
     return medians_s.index(min(medians_s))
 
 
-def find_straggler(own_s, num_warm_up=1, least_share=LEAST_SHARE):
+def find_straggler(
+    own_s: Sequence[Sequence[float]], num_warm_up: int = 1, least_share: float = LEAST_SHARE
+) -> int | None:
     """
     Return the rank that computes clearly longer than any other in most steps, or None.
 
@@ -59,7 +62,12 @@ def find_straggler(own_s, num_warm_up=1, least_share=LEAST_SHARE):
     return _stands_out([median(own[num_warm_up:]) for own in own_s], least_share)
 
 
-def agree_on_straggler(own_s, num_warm_up=1, least_share=LEAST_SHARE, group=None):
+def agree_on_straggler(
+    own_s: Sequence[float],
+    num_warm_up: int = 1,
+    least_share: float = LEAST_SHARE,
+    group: dist.ProcessGroup | None = None,
+) -> int | None:
     """
     Find the straggler together: each rank knows its own steps, and all learn the same.
 

@@ -5,6 +5,7 @@ Legend: w ranks; times are seconds of steps, in order. The first steps are not s
 taken, buckets are put in order, kernels are chosen. They are left out, and it is said how many.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -31,14 +32,14 @@ class Summary:
     num_warm_up: int = 0
 
     @property
-    def spread(self):
+    def spread(self) -> float:
         """
         How much longer the slowest step took than the fastest, as a share of the median.
         """
         return (self.slowest_s - self.fastest_s) / self.median_s
 
 
-def summarise(times_s, num_warm_up=1):
+def summarise(times_s: Iterable[float], num_warm_up: int = 1) -> Summary:
     """
     Return the median and the spread of steps, without the first ones.
 
@@ -61,7 +62,7 @@ def summarise(times_s, num_warm_up=1):
     return Summary(median(kept_s), min(kept_s), max(kept_s), len(kept_s), num_warm_up)
 
 
-def of_slowest(times_s):
+def of_slowest(times_s: Sequence[Sequence[float]]) -> list[float]:
     """
     Return the seconds of each step on the rank that took longest for it: the step of them all.
 

@@ -14,6 +14,7 @@ second that it takes to import torch.
 """
 
 import importlib
+from typing import TYPE_CHECKING
 
 from .answers import (
     Traffic,
@@ -32,6 +33,10 @@ from .events import Event, from_plain, to_plain
 from .export import chrome_trace, save_chrome_trace
 from .merge import Placed, match, merge, unmatched
 from .profiles import merge_profiles, save_profiles
+
+if TYPE_CHECKING:
+    from .clocks import clock_offsets_ns, gather
+    from .recorder import Recorder, trace
 
 __all__ = [
     "Event",
@@ -70,7 +75,7 @@ _NEED_TORCH = {
 }
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> object:
     if name not in _NEED_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_NEED_TORCH[name]}", __name__), name)

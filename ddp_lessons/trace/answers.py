@@ -4,9 +4,10 @@ Answer the usual questions about a trace, each in one call.
 Legend: `events` are those of one rank, `traces` one list of events a rank, in rank order.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .events import COLLECTIVE, GRADIENT
+from .events import COLLECTIVE, GRADIENT, Event
 from .merge import match
 
 
@@ -56,7 +57,7 @@ class Wait:
     duration_s: float
 
 
-def traffic(traces):
+def traffic(traces: Sequence[Sequence[Event]]) -> list[Traffic]:
     """
     Return what each rank sent and received.
 
@@ -90,7 +91,7 @@ def _traffic(rank, events):
     )
 
 
-def bytes_sent(traces):
+def bytes_sent(traces: Sequence[Sequence[Event]]) -> list[int]:
     """
     Return the bytes that each rank sent in messages, in rank order.
 
@@ -102,7 +103,7 @@ def bytes_sent(traces):
     return [row.sent_bytes for row in traffic(traces)]
 
 
-def bytes_received(traces):
+def bytes_received(traces: Sequence[Sequence[Event]]) -> list[int]:
     """
     Return the bytes that each rank received in messages, in rank order.
 
@@ -114,7 +115,7 @@ def bytes_received(traces):
     return [row.received_bytes for row in traffic(traces)]
 
 
-def collectives(events):
+def collectives(events: Iterable[Event]) -> list[str]:
     """
     Return the names of the collectives that a rank called, in order.
 
@@ -126,7 +127,7 @@ def collectives(events):
     return [event.name for event in events if event.kind == COLLECTIVE]
 
 
-def argument_bytes(events):
+def argument_bytes(events: Iterable[Event]) -> dict[str, tuple[int, int]]:
     """
     Return the bytes that went into each call's arguments on this rank, and came out of them.
 
@@ -144,7 +145,7 @@ def argument_bytes(events):
     return {call.name: (call.input_bytes, call.output_bytes) for call in calls}
 
 
-def early_communications(events):
+def early_communications(events: Sequence[Event]) -> list[Event]:
     """
     Return the calls that were made while gradients of the same backward pass were still to come.
 
@@ -169,7 +170,7 @@ def early_communications(events):
     ]
 
 
-def overlaps_backward(events):
+def overlaps_backward(events: Sequence[Event]) -> bool:
     """
     Tell whether some communication started before the last gradient was ready.
 
@@ -181,7 +182,7 @@ def overlaps_backward(events):
     return bool(early_communications(events))
 
 
-def waits(traces):
+def waits(traces: Sequence[Sequence[Event]]) -> list[Wait]:
     """
     Return who waited for whom, and how long.
 
@@ -226,7 +227,7 @@ def _blocked_from_ns(event, ready_ns):
     return max(event.start_ns, ready_ns.get((event.rank, event.backward), 0))
 
 
-def waiting_s(traces):
+def waiting_s(traces: Sequence[Sequence[Event]]) -> list[list[float]]:
     """
     Return how long each rank waited for each other, summed over all calls.
 

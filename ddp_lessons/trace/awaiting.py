@@ -9,15 +9,21 @@ See every way in which Python waits for a call, or makes sure that it is complet
     wait_tensor(tensor)             functional collectives: the tensor stands for its call
 """
 
+from __future__ import annotations
+
 import functools
 import threading
 import time
 from collections import OrderedDict
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.distributed import Work
 
 from ..private import dispatcher
+
+if TYPE_CHECKING:
+    from torch.futures import Future
 
 _FUTURE = dispatcher.future_class()
 get_future, is_done, value_of = Work.get_future, _FUTURE.done, _FUTURE.value
@@ -30,6 +36,13 @@ How many futures are known at a time. Each keeps its Work, and so its tensors, a
 """
 
 
+class _Tap(Protocol):
+    # What `tap.Tap` is told and asked here; it imports this module.
+    def waited(self, work: Work, start_ns: int) -> None: ...
+    def batch_ended(self, work: Work | None) -> None: ...
+    def held(self) -> list[tuple[Work, Future[object]]]: ...
+
+
 class Waits:
     """
     Tell the tap of every wait, and of the Work of every batch, between `install` and `remove`.
@@ -39,15 +52,15 @@ class Waits:
             `tap.held()` lists those that have a future, each with it.
     """
 
-    def __init__(self, tap):
+    def __init__(self, tap: _Tap) -> None:
         self._tap = tap
         self._methods = {}  # (class, name) -> torch's own
         self._futures = OrderedDict()  # id of a future -> (it, the Works that it stands for)
         self._asked_ns = {}  # id of a Work -> when it was first found incomplete
-        self._library = None
+        self._library: torch.library.Library | None = None
         self._callback = threading.local()  # `runs`: whether this thread is in a future's callback
 
-    def install(self):
+    def install(self) -> None:
         """
         Put ours around torch's methods.
         """
@@ -65,7 +78,7 @@ class Waits:
         kernel = self._wait_tensor_kernel(overload)
         self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
 
-    def remove(self):
+    def remove(self) -> None:
         """
         Put torch's own methods back.
         """

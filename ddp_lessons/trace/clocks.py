@@ -4,12 +4,20 @@ Bring the events of all ranks together, on one clock.
 Legend: rank r of w. An offset is what to add to a rank's monotonic clock to read rank 0's.
 """
 
+from __future__ import annotations
+
 import time
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .events import Event
 
 NUM_ROUNDS = 9
 """
@@ -19,7 +27,7 @@ Barriers by which clocks of different machines are compared.
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def gather(events, group=None):
+def gather(events: Iterable[Event], group: dist.ProcessGroup | None = None) -> list[list[Event]]:
     """
     Return the events of every rank of a group, with times on the clock of its first rank.
 
@@ -43,7 +51,7 @@ def gather(events, group=None):
     ]
 
 
-def shifted(event, offset_ns):
+def shifted(event: Event, offset_ns: int) -> Event:
     """
     Return an event with `offset_ns` added to its times.
     """
@@ -53,7 +61,9 @@ def shifted(event, offset_ns):
     return replace(event, **moved)
 
 
-def clock_offsets_ns(group=None, machine=None):
+def clock_offsets_ns(
+    group: dist.ProcessGroup | None = None, machine: str | None = None
+) -> list[int]:
     """
     Return what to add to each rank's monotonic clock to read that of the group's first rank.
 

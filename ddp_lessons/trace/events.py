@@ -5,6 +5,7 @@ Legend: rank r of w. Times are nanoseconds of the monotonic clock; an index coun
 on one rank, in the order in which it happened.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 
 COLLECTIVE = "collective"
@@ -73,28 +74,28 @@ class Event:
     thread: int = field(default=0, repr=False)
 
     @property
-    def is_communication(self):
+    def is_communication(self) -> bool:
         """
         Tell whether the event is a collective or a message.
         """
         return self.kind in (COLLECTIVE, MESSAGE)
 
     @property
-    def is_send(self):
+    def is_send(self) -> bool:
         """
         Tell whether the event is the sending side of a message.
         """
         return self.kind == MESSAGE and self.name == "send"
 
     @property
-    def is_receive(self):
+    def is_receive(self) -> bool:
         """
         Tell whether the event is the receiving side of a message.
         """
         return self.kind == MESSAGE and self.name != "send"
 
 
-def to_plain(events):
+def to_plain(events: Iterable[Event]) -> list[dict[str, object]]:
     """
     Return events as dictionaries that JSON can hold.
 
@@ -107,7 +108,7 @@ def to_plain(events):
     return [asdict(event) for event in events]
 
 
-def from_plain(records):
+def from_plain(records: Iterable[Mapping[str, object]]) -> list[Event]:
     """
     Return the events that `to_plain` wrote, also after they went through JSON.
 

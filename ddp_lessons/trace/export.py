@@ -5,15 +5,19 @@ Legend: a process of the picture is a rank, a thread is a track of it. Times are
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
-from .events import COLLECTIVE, GRADIENT, MARK, MESSAGE, SPAN
+from .events import COLLECTIVE, GRADIENT, MARK, MESSAGE, SPAN, Event
 from .merge import match, merge
 
 _TRACKS = ("marks and spans", "gradients", "communication")
 
 
-def chrome_trace(traces, clock="wall"):
+def chrome_trace(
+    traces: Sequence[Sequence[Event]], clock: Literal["wall", "logical"] = "wall"
+) -> dict[str, object]:
     """
     Return one trace of all ranks in Chrome's format, with a process for each rank.
 
@@ -50,7 +54,9 @@ def chrome_trace(traces, clock="wall"):
     }
 
 
-def save_chrome_trace(path, traces, clock="wall"):
+def save_chrome_trace(
+    path: Path | str, traces: Sequence[Sequence[Event]], clock: Literal["wall", "logical"] = "wall"
+) -> Path:
     """
     Write one trace of all ranks to a file that Perfetto opens, and return its path.
 

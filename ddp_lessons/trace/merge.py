@@ -6,8 +6,10 @@ length of the longest chain of causes. It comes from the calls alone, so it is e
 """
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 from ..errors import BadInput
 from .events import COLLECTIVE, MESSAGE, SPAN, Event
@@ -32,7 +34,9 @@ class Placed:
     end: float | None
 
 
-def merge(traces, clock="logical"):
+def merge(
+    traces: Sequence[Sequence[Event]], clock: Literal["wall", "logical"] = "logical"
+) -> list[Placed]:
     """
     Return the events of all ranks in one order, each with its place on a common clock.
 
@@ -60,7 +64,7 @@ def merge(traces, clock="logical"):
     return sorted(placed, key=lambda it: (it.start, it.event.rank, it.event.index))
 
 
-def match(traces):
+def match(traces: Sequence[Sequence[Event]]) -> list[dict[int, Event]]:
     """
     Return which calls of different ranks belong together.
 
@@ -76,7 +80,7 @@ def match(traces):
     return [met for met, missing in _meetings(traces) if not missing]
 
 
-def unmatched(traces):
+def unmatched(traces: Sequence[Sequence[Event]]) -> list[tuple[Event, tuple[int, ...]]]:
     """
     Return the calls in which not every rank took part, and who is missing.
 
@@ -123,7 +127,7 @@ def _key(event):
     return MESSAGE, event.group, event.tag, source, target, event.sequence, side
 
 
-def needs(event, met):
+def needs(event: Event, met: Mapping[int, Event]) -> list[int]:
     """
     Return the ranks whose calls must be made before `event` can be complete.
 

@@ -5,7 +5,9 @@ Every process group that is written in C++ sends its calls through torch's dispa
 of the namespace `c10d`. The schemas are torch's; the names are those of `torch.distributed`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -72,7 +74,9 @@ OPERATIONS = {
 _REDUCTIONS = {kind.value: name for name, kind in dist.ReduceOp.RedOpType.__members__.items()}
 
 
-def read_call(operation, args):
+def read_call(
+    operation: Operation, args: Sequence[Any]
+) -> dict[str, str | int | tuple[int, ...] | None]:
     """
     Return the fields of an Event that the arguments of one call tell.
 
@@ -109,7 +113,7 @@ def read_call(operation, args):
     }
 
 
-def group_ranks(group):
+def group_ranks(group: dist.ProcessGroup) -> tuple[int, ...]:
     """
     Return the ranks of a group, numbered as in the default group, in the order of the group.
 
@@ -121,7 +125,7 @@ def group_ranks(group):
         return tuple(range(group.size()))
 
 
-def tensor_bytes(tensor):
+def tensor_bytes(tensor: torch.Tensor) -> int:
     """
     Return the bytes of a tensor's elements; of a sparse one, those of its indices and values.
     """
@@ -130,7 +134,7 @@ def tensor_bytes(tensor):
     return tensor.numel() * tensor.element_size()
 
 
-def dtype_name(tensor):
+def dtype_name(tensor: torch.Tensor) -> str:
     """
     Return the name of a tensor's element type, such as "float32".
     """

@@ -6,12 +6,16 @@ from `baseTimeNanoseconds` on; a process of the merged picture is a rank.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 _NAMES = ("process_name", "process_labels", "process_sort_index")
 
 
-def merge_profiles(profiles, offsets_ns=None):
+def merge_profiles(
+    profiles: Sequence[Mapping[str, Any]], offsets_ns: Sequence[int] | None = None
+) -> dict[str, object]:
     """
     Return one trace in Chrome's format, with a process for each rank and all times on one clock.
 
@@ -55,7 +59,9 @@ def merge_profiles(profiles, offsets_ns=None):
     }
 
 
-def save_profiles(path, profiles, offsets_ns=None):
+def save_profiles(
+    path: Path | str, profiles: Sequence[Mapping[str, Any]], offsets_ns: Sequence[int] | None = None
+) -> Path:
     """
     Write one trace of all ranks' profiles to a file that Perfetto opens, and return its path.
 

@@ -2,12 +2,15 @@
 Record what a rank does in a block of code.
 """
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager
 from itertools import count
 from operator import attrgetter
+from typing import TYPE_CHECKING, overload
 
 import torch.distributed as dist
 
@@ -17,8 +20,13 @@ from .events import COLLECTIVE, GRADIENT, MARK, MESSAGE, SPAN, Event
 from .operations import dtype_name, tensor_bytes
 from .tap import TAP
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
-def trace(*models):
+    from torch import nn
+
+
+def trace(*models: nn.Module) -> Recorder:
     """
     Record every communication of this rank in a block of code, whoever issues it.
 
@@ -37,7 +45,7 @@ def trace(*models):
     return Recorder(*models)
 
 
-class Recorder(Sequence):
+class Recorder(Sequence[Event]):
     """
     Hold the events of one rank, in the order in which they happened.
 
@@ -47,7 +55,7 @@ class Recorder(Sequence):
     Lesson: 02_collectives.
     """
 
-    def __init__(self, *models):
+    def __init__(self, *models: nn.Module) -> None:
         self._models = models
         self._lock = threading.Lock()
         self._events = []
@@ -60,7 +68,7 @@ class Recorder(Sequence):
         self._rank = 0
         self._is_on = False
 
-    def start(self):
+    def start(self) -> Recorder:
         """
         Switch recording on, and return this recorder.
 
@@ -81,7 +89,7 @@ class Recorder(Sequence):
                     self._hooks.append(_hook_first(parameter, self._gradient_hook(name, parameter)))
         return self
 
-    def stop(self):
+    def stop(self) -> None:
         """
         Switch recording off. Does nothing when it is off.
         """
@@ -91,13 +99,13 @@ class Recorder(Sequence):
             while self._hooks:
                 self._hooks.pop().remove()
 
-    def __enter__(self):
+    def __enter__(self) -> Recorder:
         return self.start()
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def mark(self, name):
+    def mark(self, name: str) -> None:
         """
         Record that the code has come to a place, such as the end of a step.
         """
@@ -106,7 +114,7 @@ class Recorder(Sequence):
         self._append({"kind": MARK, "name": name, "rank": self._rank, "end_ns": now}, now)
 
     @contextmanager
-    def span(self, name):
+    def span(self, name: str) -> Iterator[Event]:
         """
         Record how long a part of the code takes, such as the forward pass.
         """
@@ -118,7 +126,9 @@ class Recorder(Sequence):
             event.end_ns = time.monotonic_ns()
             event.wait_index = next(self._indices)
 
-    def called(self, call, graph_task):
+    def called(
+        self, call: Mapping[str, str | int | tuple[int, ...] | None], graph_task: int
+    ) -> tuple[Recorder, Event]:
         """
         Record a call that is about to reach its backend.
 
@@ -134,21 +144,21 @@ class Recorder(Sequence):
         event.thread = self._threads.setdefault(threading.get_ident(), len(self._threads))
         return self, event
 
-    def completed(self, event):
+    def completed(self, event: Event) -> None:
         """
         Record that a call is complete, unless that is known already. Any thread may tell.
         """
         if event.end_ns is None:
             event.end_ns = time.monotonic_ns()
 
-    def waited(self, event, start_ns):
+    def waited(self, event: Event, start_ns: int) -> None:
         """
         Record that Python has waited for a call since `start_ns`.
         """
         event.wait_start_ns, event.wait_end_ns = start_ns, time.monotonic_ns()
         event.wait_index = next(self._indices)
 
-    def came_from(self, event, group_rank):
+    def came_from(self, event: Event, group_rank: int) -> None:
         """
         Record who sent what was received from anyone.
         """
@@ -213,19 +223,23 @@ class Recorder(Sequence):
         with self._lock:
             return self._backwards.setdefault(graph_task, len(self._backwards))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._read())
 
-    def __getitem__(self, place):
+    @overload
+    def __getitem__(self, place: int) -> Event: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Event]: ...
+    def __getitem__(self, place: int | slice) -> Event | list[Event]:
         return self._read()[place]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Event]:
         return iter(list(self._read()))
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[list[Event]], tuple[list[Event]]]:
         return (list, (list(self._read()),))  # events travel; locks and models do not
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         num_calls = sum(event.is_communication for event in self)
         return f"<trace of rank {self._rank}: {len(self)} events, {num_calls} communications>"
 

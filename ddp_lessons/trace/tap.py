@@ -14,12 +14,15 @@ Not seen: a process group that is itself written in Python, because it overrides
 would ask the dispatcher.
 """
 
+from __future__ import annotations
+
 import sys
 import threading
 import time
 from collections import OrderedDict
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed.utils
@@ -29,6 +32,13 @@ from ..private import dispatcher, process_groups
 from ..private.autograd import current_backward
 from .awaiting import Waits, get_future, is_done, value_of
 from .operations import OPERATIONS, read_call
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch.futures import Future
+
+    from .events import Event
 
 MAX_LINGER_S = 1.0
 """
@@ -47,14 +57,24 @@ comes back.
 """
 
 
+class _Recorder(Protocol):
+    # What a tap asks of `recorder.Recorder`, which imports this module.
+    def called(
+        self, call: Mapping[str, str | int | tuple[int, ...] | None], graph_task: int
+    ) -> tuple[_Recorder, Event]: ...
+    def completed(self, event: Event) -> None: ...
+    def waited(self, event: Event, start_ns: int) -> None: ...
+    def came_from(self, event: Event, group_rank: int) -> None: ...
+
+
 class Tap:
     """
     Tell recorders of every call, and of every wait from Python, while at least one is open.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._recorders: tuple = ()
+        self._recorders: tuple[_Recorder, ...] = ()
         self._library: torch.library.Library | None = None
         self._waits = Waits(self)
         self._held = OrderedDict()  # id of a Work -> (the Work, its future, its events)
@@ -62,7 +82,7 @@ class Tap:
         self._numbers = count()
         self._batch = threading.local()  # `events`: of messages that wait for their batch's end
 
-    def open(self, recorder):
+    def open(self, recorder: _Recorder) -> None:
         """
         Tell `recorder` of all calls from now on. The first one puts the kernels in place.
         """
@@ -71,7 +91,7 @@ class Tap:
             if self._library is None:
                 self._install()
 
-    def close(self, recorder):
+    def close(self, recorder: _Recorder) -> None:
         """
         Tell `recorder` no more. The last one takes the kernels away.
         """
@@ -82,7 +102,7 @@ class Tap:
             if not self._recorders and self._library is not None:
                 self._remove()
 
-    def settle(self):
+    def settle(self) -> None:
         """
         Give an end to all calls that are complete by now.
 
@@ -155,7 +175,7 @@ class Tap:
                 recorder.completed(event)
                 recorder.waited(event, event.start_ns)
 
-    def batch_ended(self, work):
+    def batch_ended(self, work: Work | None) -> None:
         """
         Note the one Work of all messages that this thread has batched.
         """
@@ -183,7 +203,7 @@ class Tap:
 
             future.add_done_callback(tell)
 
-    def waited(self, work, start_ns):
+    def waited(self, work: Work, start_ns: int) -> None:
         """
         Note that Python has waited for a Work since `start_ns`.
         """
@@ -195,7 +215,7 @@ class Tap:
             recorder.completed(event)
             recorder.waited(event, start_ns)
 
-    def held(self):
+    def held(self) -> list[tuple[Work, Future[object]]]:
         """
         Return each Work that nobody has waited for yet and its future, if it has one.
         """

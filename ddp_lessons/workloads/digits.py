@@ -7,6 +7,7 @@ Shapes: N samples; a digit is an 8 x 8 picture, flattened to 64 numbers from 0 t
 import gzip
 import importlib.util
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,14 +45,14 @@ class Digits:
     test_images: torch.Tensor
     test_labels: torch.Tensor
 
-    def to(self, device):
+    def to(self, device: torch.device | str) -> "Digits":
         """
         Return the same digits on a device.
         """
         return Digits(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
 
 
-def load_digits():
+def load_digits() -> Digits:
     """
     Load the 1,797 digits that scikit-learn ships. Every fifth one is held out.
 
@@ -88,7 +89,9 @@ def _digits_file():
     )
 
 
-def digits_batch(digits, num_samples, seed=0, rank=0, step=0):
+def digits_batch(
+    digits: Digits, num_samples: int, seed: int = 0, rank: int = 0, step: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
     """
     Draw training samples at random, different ones on each rank.
 
@@ -111,7 +114,7 @@ def digits_batch(digits, num_samples, seed=0, rank=0, step=0):
     return digits.train_images[chosen], digits.train_labels[chosen]
 
 
-def digits_model(seed, size="small"):
+def digits_model(seed: int, size: str = "small") -> torch.nn.Sequential:
     """
     Make a classifier of digits whose first weights depend on the seed alone.
 
@@ -143,7 +146,9 @@ def digits_model(seed, size="small"):
     return torch.nn.Sequential(*layers[:-1])  # logits may be negative
 
 
-def accuracy(model, images, labels):
+def accuracy(
+    model: Callable[[torch.Tensor], torch.Tensor], images: torch.Tensor, labels: torch.Tensor
+) -> float:
     """
     Return the share of samples that a model gets right, from 0 to 1.
 

@@ -26,7 +26,9 @@ class LanguageModel(nn.Module):
     07_accumulation.
     """
 
-    def __init__(self, num_characters, max_length=32, num_channels=32, num_heads=2):
+    def __init__(
+        self, num_characters: int, max_length: int = 32, num_channels: int = 32, num_heads: int = 2
+    ) -> None:
         super().__init__()
         self.max_length, self.num_heads = max_length, num_heads
         self.characters = nn.Embedding(num_characters, num_channels)
@@ -43,7 +45,7 @@ class LanguageModel(nn.Module):
         for table in (self.characters, self.places):  # torch would start at 1, and drown the rest
             nn.init.normal_(table.weight, std=0.02)
 
-    def forward(self, numbers):
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
         """
         Return logits (N, T, V) for the character after each of (N, T).
 
@@ -69,7 +71,7 @@ class LanguageModel(nn.Module):
         return attended.transpose(1, 2).reshape(n, t, c)  # (N, H, T, C / H) -> (N, T, C)
 
 
-def language_model(num_characters, seed, **sizes):
+def language_model(num_characters: int, seed: int, **sizes: int) -> LanguageModel:
     """
     Make a LanguageModel whose first weights depend on the seed alone.
 
@@ -87,7 +89,7 @@ def language_model(num_characters, seed, **sizes):
         return LanguageModel(num_characters, **sizes)
 
 
-def next_character_loss(logits, targets):
+def next_character_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """
     Return the mean cross-entropy of guesses, in nats; log(V) for a model that knows nothing.
 

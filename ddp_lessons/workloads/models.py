@@ -4,7 +4,7 @@ Classifiers of digits with one peculiarity each, on which a data-parallel wrappe
 Shapes: N samples; images (N, 64) -> logits (N, 10), as `digits_model`.
 """
 
-from torch import nn
+from torch import Tensor, nn
 
 from .digits import NUM_CLASSES, NUM_PIXELS
 from .seeds import seeded
@@ -20,14 +20,14 @@ class TiedModel(nn.Module):
     Lesson: 05_replicas.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(NUM_PIXELS, NUM_PIXELS)
         self.second = nn.Linear(NUM_PIXELS, NUM_PIXELS)
         self.second.weight = self.first.weight
         self.head = nn.Linear(NUM_PIXELS, NUM_CLASSES)
 
-    def forward(self, images):
+    def forward(self, images: Tensor) -> Tensor:
         """
         Return logits (N, 10) of images (N, 64).
         """
@@ -42,13 +42,13 @@ class BranchedModel(nn.Module):
     Lesson: 06_ddp.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.trunk = nn.Linear(NUM_PIXELS, 64)
         self.head = nn.Linear(64, NUM_CLASSES)
         self.spare = nn.Linear(64, NUM_CLASSES)
 
-    def forward(self, images, use_spare=False):
+    def forward(self, images: Tensor, use_spare: bool = False) -> Tensor:
         """
         Return logits (N, 10) of images (N, 64).
 
@@ -61,7 +61,7 @@ class BranchedModel(nn.Module):
         return logits + self.spare(hidden) if use_spare else logits
 
 
-def tied_model(seed):
+def tied_model(seed: int) -> TiedModel:
     """
     Make a TiedModel whose first weights depend on the seed alone; 4,874 parameters.
 
@@ -71,7 +71,7 @@ def tied_model(seed):
         return TiedModel()
 
 
-def branched_model(seed):
+def branched_model(seed: int) -> BranchedModel:
     """
     Make a BranchedModel whose first weights depend on the seed alone; 5,460 parameters.
 
@@ -81,7 +81,7 @@ def branched_model(seed):
         return BranchedModel()
 
 
-def batch_norm_model(seed):
+def batch_norm_model(seed: int) -> nn.Sequential:
     """
     Make a classifier with BatchNorm, whose statistics are those of the samples that a rank has.
 

@@ -2,15 +2,24 @@
 A run on digits that a checkpoint can stop and take up again.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from ddp_lessons.checkpoint.example import forget, make_run, train, weights_of
 from ddp_lessons.process_group import rank_device
 
 from .digits import digits_model, load_digits
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ddp_lessons.checkpoint import Run
+
 __all__ = ["digits_run", "forget", "train", "weights_of"]
 
 
-def digits_run(idle_pass=True):
+def digits_run(idle_pass: bool = True) -> tuple[Run, tuple[Tensor, Tensor]]:
     """
     Make the run of lesson 08, on handwritten digits.
 

@@ -6,11 +6,12 @@ Shapes: none; a generator is a stream of numbers.
 
 import contextlib
 import hashlib
+from collections.abc import Iterator
 
 import torch
 
 
-def rank_generator(seed, rank=0, step=0):
+def rank_generator(seed: int, rank: int = 0, step: int = 0) -> torch.Generator:
     """
     Make a generator whose numbers differ between seeds, ranks and steps.
 
@@ -32,7 +33,7 @@ def rank_generator(seed, rank=0, step=0):
 
 
 @contextlib.contextmanager
-def seeded(seed):
+def seeded(seed: int) -> Iterator[None]:
     """
     Draw from a seed inside the block; afterwards the global random state is what it was.
 

@@ -31,7 +31,7 @@ class Text:
     train: torch.Tensor
     held_out: torch.Tensor
 
-    def encode(self, written):
+    def encode(self, written: str) -> torch.Tensor:
         """
         Return the numbers of characters, (T,) int64.
 
@@ -46,14 +46,14 @@ class Text:
             )
         return torch.tensor([self.characters.index(c) for c in written], dtype=torch.int64)
 
-    def decode(self, numbers):
+    def decode(self, numbers: torch.Tensor) -> str:
         """
         Return the characters of numbers (T,), as a string.
         """
         return "".join(self.characters[number] for number in numbers.tolist())
 
 
-def load_text():
+def load_text() -> Text:
     """
     Load acts I and II of "As You Like It", which come with this package.
 
@@ -71,7 +71,14 @@ def load_text():
     return Text(characters, numbers[:-num_held_out], numbers[-num_held_out:])
 
 
-def text_batch(numbers, num_samples, length, seed=0, rank=0, step=0):
+def text_batch(
+    numbers: torch.Tensor,
+    num_samples: int,
+    length: int,
+    seed: int = 0,
+    rank: int = 0,
+    step: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """
     Draw pieces of a text, and for each the same piece one character later.
 

@@ -8,6 +8,7 @@ adding does not matter, and a result is equal to what it should be or it is wron
 "close enough".
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,7 @@ MAX_TALLY_RANKS = 7  # 9,999,999 is below 2 ** 24, eight nines are not
 _LARGEST = 8  # of whole_numbers: a product of two is at most 64
 
 
-def tally(rank, num_elements=1):
+def tally(rank: int, num_elements: int = 1) -> torch.Tensor:
     """
     Make a tensor whose sum over ranks shows in its decimal digits who is in it, and how often.
 
@@ -43,7 +44,7 @@ def tally(rank, num_elements=1):
     return (torch.arange(num_elements) % 9 + 1).float() * 10**rank
 
 
-def tally_of(world_size, num_elements=1):
+def tally_of(world_size: int, num_elements: int = 1) -> torch.Tensor:
     """
     Return the right sum of `tally` over all ranks, (B,) float32.
 
@@ -66,7 +67,7 @@ def _check_tally(name, value, largest):
         )
 
 
-def whole_numbers(shape, seed=0, rank=0):
+def whole_numbers(shape: Sequence[int], seed: int = 0, rank: int = 0) -> torch.Tensor:
     """
     Draw whole numbers from -8 to 8 that differ between ranks.
 
@@ -99,7 +100,7 @@ class LinearToy:
     targets: torch.Tensor
     solution: torch.Tensor
 
-    def model(self, seed=0):
+    def model(self, seed: int = 0) -> nn.Linear:
         """
         Make a Linear without bias, (N, F) -> (N, 1), whose first weights are whole numbers.
 
@@ -114,13 +115,13 @@ class LinearToy:
             model.weight.copy_(self.solution + distance)
         return model
 
-    def shard(self, rank, world_size):
+    def shard(self, rank: int, world_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """
         Return the inputs and targets of one rank: every world_size-th sample. Sizes may differ.
         """
         return self.inputs[rank::world_size], self.targets[rank::world_size]
 
-    def gradient(self, weight):
+    def gradient(self, weight: torch.Tensor) -> torch.Tensor:
         """
         Return the gradient of `half_squares` at a weight over all samples, (1, F).
 
@@ -134,7 +135,7 @@ class LinearToy:
         return (errors.T @ inputs).float()
 
 
-def linear_toy(num_samples=16, num_features=4, seed=0):
+def linear_toy(num_samples: int = 16, num_features: int = 4, seed: int = 0) -> LinearToy:
     """
     Make a LinearToy.
 
@@ -154,7 +155,7 @@ def linear_toy(num_samples=16, num_features=4, seed=0):
     return LinearToy(inputs, inputs @ solution.T, solution)
 
 
-def half_squares(outputs, targets):
+def half_squares(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """
     Return half the sum of squared differences: its gradients have no fraction.
 

@@ -4,11 +4,20 @@ The training loop of lessons that are about something else.
 Shapes: N samples; images (N, 64), labels (N,).
 """
 
+from collections.abc import Callable
+
 import torch
 from torch.nn.functional import cross_entropy
 
 
-def train(model, images, labels, num_steps=5, lr=0.5, after_backward=None):
+def train(
+    model: torch.nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    num_steps: int = 5,
+    lr: float = 0.5,
+    after_backward: Callable[[torch.Tensor], object] | None = None,
+) -> list[float]:
     """
     Train a classifier by gradient descent, all samples in each step.
 

@@ -9,6 +9,8 @@ c_u = ceil(n_u / w), C their sum; s numbers of state for each number; b bytes a 
     sent in a step    two all-gathers and a reduce-scatter, each of w c_u numbers, for each unit
 """
 
+from collections.abc import Iterable
+
 import torch
 
 from ...costs import sent_bytes
@@ -18,7 +20,7 @@ def _local(tensor):
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def held_bytes(model, optimizer):
+def held_bytes(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     """
     Count the bytes that stay on this rank from step to step, by kind.
 
@@ -52,7 +54,9 @@ def held_bytes(model, optimizer):
     return {**found, "gathered": getattr(model, "gathered_bytes", 0)}
 
 
-def foretold_held_bytes(unit_sizes, world_size, num_states=2, element_bytes=4):
+def foretold_held_bytes(
+    unit_sizes: Iterable[int], world_size: int, num_states: int = 2, element_bytes: int = 4
+) -> dict[str, int]:
     """
     Foretell what a rank holds of a fully sharded model: between backward and step, and at most
     gathered.
@@ -81,8 +85,13 @@ def foretold_held_bytes(unit_sizes, world_size, num_states=2, element_bytes=4):
 
 
 def foretold_sent_bytes(
-    unit_sizes, world_size, element_bytes=4, reduce_bytes=None, num_gathers=2, algorithm="ring"
-):
+    unit_sizes: Iterable[int],
+    world_size: int,
+    element_bytes: int = 4,
+    reduce_bytes: int | None = None,
+    num_gathers: int = 2,
+    algorithm: str = "ring",
+) -> dict[str, int]:
     """
     Foretell what rank 0 sends in a forward and a backward of a fully sharded model.
 

@@ -4,6 +4,7 @@ What the lesson trains: a model of ten layers, of which eight are alike, in five
 Shapes: N samples of this rank, images (N, 64), labels (N,).
 """
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 import torch
@@ -21,7 +22,7 @@ WIDTH, NUM_ALIKE = 256, 8
 WAYS = ("DDP", "ZeRO-1", "ZeRO-2", "FSDP")
 
 
-def deep_model(seed=0):
+def deep_model(seed: int = 0) -> nn.Sequential:
     """
     Return a classifier of digits of 545,546 numbers in ten layers, the same for the same seed.
 
@@ -38,7 +39,7 @@ def deep_model(seed=0):
         return nn.Sequential(*layers, nn.Linear(WIDTH, 10)).to(rank_device())
 
 
-def small_model(seed=0):
+def small_model(seed: int = 0) -> nn.Sequential:
     """
     Return a classifier of digits of 2,410 numbers in two layers, the same for the same seed.
     """
@@ -46,7 +47,7 @@ def small_model(seed=0):
         return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).to(rank_device())
 
 
-def make(way, seed=0):
+def make(way: str, seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
     """
     Return the lesson's model and its Adam, by the name of a way.
 
@@ -56,7 +57,7 @@ def make(way, seed=0):
         way: One of WAYS.
         seed: Of its first weights.
     """
-    model = deep_model(seed)
+    model: nn.Module = deep_model(seed)
     if way == "DDP":
         model = DistributedDataParallel(model)
     elif way == "FSDP":
@@ -67,7 +68,11 @@ def make(way, seed=0):
     return model, torch.optim.Adam(model.parameters())
 
 
-def train(model, optimizer, batches):
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+) -> dict[str, int]:
     """
     Train for a step a batch.
 

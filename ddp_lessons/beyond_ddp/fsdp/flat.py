@@ -11,6 +11,8 @@ Shapes: parameters of n numbers together, on w ranks; c = ceil(n / w).
 The padding, w c - n numbers, is sent too, and stays zero.
 """
 
+from collections.abc import Iterable, Mapping
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -38,7 +40,13 @@ class Flat:
         is_trained: Whether they require a gradient.
     """
 
-    def __init__(self, parameters, group=None, compute_dtype=None, reduce_dtype=None):
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        group: dist.ProcessGroup | None = None,
+        compute_dtype: torch.dtype | None = None,
+        reduce_dtype: torch.dtype | None = None,
+    ) -> None:
         self.parameters, self._group = list(parameters), group
         self.is_trained = self.parameters[0].requires_grad
         self._world_size = dist.get_world_size(group)
@@ -71,27 +79,27 @@ class Flat:
         return [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
 
     @property
-    def gathered_bytes(self):
+    def gathered_bytes(self) -> int:
         """
         How many bytes the whole takes now: 0 if it is freed.
         """
         return self._whole.untyped_storage().nbytes()
 
     @property
-    def gradient_bytes(self):
+    def gradient_bytes(self) -> int:
         """
         How many bytes this rank's own gradients take now, before they are reduced.
         """
         return 0 if self._gradients is None else self._gradients.nbytes
 
     @property
-    def has_all_gradients(self):
+    def has_all_gradients(self) -> bool:
         """
         Tell whether this backward has brought the gradients of all parameters.
         """
         return len(self._arrived) == len(self.parameters)
 
-    def start_gather(self):
+    def start_gather(self) -> None:
         """
         Ask all ranks for their shards, if the whole is neither there nor asked for.
 
@@ -103,7 +111,7 @@ class Flat:
             work = all_gather(self._whole, row, self._group, async_op=True)
             self._gathering = work, row  # the row must live as long as it is read
 
-    def wait(self):
+    def wait(self) -> None:
         """
         Wait until the whole is there.
         """
@@ -116,7 +124,7 @@ class Flat:
             raise
         self._gathering = None
 
-    def free(self):
+    def free(self) -> None:
         """
         Give the memory of the whole back. The parameters must not be used until the next gather.
         """
@@ -125,7 +133,7 @@ class Flat:
         self._gathering = None
         self._whole.untyped_storage().resize_(0)
 
-    def take_gradient(self, parameter):
+    def take_gradient(self, parameter: nn.Parameter) -> None:
         """
         Move a parameter's gradient to its place among the gradients, and add it to what is there.
         """
@@ -133,12 +141,13 @@ class Flat:
             self._gradients = self._whole.new_zeros(
                 self._world_size * self._length, dtype=self._reduce_dtype
             )
+        assert parameter.grad is not None
         start, stop = self._ends[parameter]
         self._gradients[start:stop].view(parameter.shape).add_(parameter.grad)
         parameter.grad = None
         self._arrived.add(parameter)
 
-    def start_reduce(self):
+    def start_reduce(self) -> None:
         """
         Send the gradients off, if there are any, so that each rank gets the sum of its part.
 
@@ -153,7 +162,7 @@ class Flat:
         work = reduce_scatter(row, sent, self._group, async_op=True)
         self._reducing = work, row, sent
 
-    def finish_reduce(self):
+    def finish_reduce(self) -> None:
         """
         Wait for the sum that is under way, if one is, and add the mean to the shard's gradient.
         """
@@ -166,13 +175,13 @@ class Flat:
             mean.div_(self._world_size)
         self.shard.grad = mean if self.shard.grad is None else self.shard.grad.add_(mean)
 
-    def end_backward(self):
+    def end_backward(self) -> None:
         """
         Begin to count anew which gradients have come.
         """
         self._arrived.clear()
 
-    def forget_gradients(self):
+    def forget_gradients(self) -> None:
         """
         Drop gradients that were not sent, or not received.
         """
@@ -181,7 +190,7 @@ class Flat:
         self._gradients = self._reducing = None
         self._arrived.clear()
 
-    def whole_numbers(self):
+    def whole_numbers(self) -> dict[nn.Parameter, torch.Tensor]:
         """
         Return each parameter's numbers as the optimizer has them, {parameter: tensor}: copies.
 
@@ -191,7 +200,7 @@ class Flat:
         all_gather(whole, self.shard.detach(), self._group)
         return dict(zip(self.parameters, self._parts_of(whole), strict=True))
 
-    def take_numbers(self, numbers):
+    def take_numbers(self, numbers: Mapping[nn.Parameter, torch.Tensor]) -> None:
         """
         Keep this rank's part of new numbers, {parameter: tensor}.
         """

@@ -15,6 +15,7 @@ reduce-scatter: half as many bytes again. For that a rank has a part of everythi
 import contextlib
 import functools
 import weakref
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -26,7 +27,7 @@ from ...replicas.alike import check_alike, fault_of, tensor_facts
 from ...replicas.buckets import broadcast_from_first
 from .rounds import Round
 from .states import shard_in_whole
-from .units import make_units, plan_units, tensors_of
+from .units import Unit, make_units, plan_units, tensors_of
 
 
 class FullySharded(nn.Module):
@@ -69,16 +70,18 @@ class FullySharded(nn.Module):
     "ZeRO", SC 2020, section 5.3. Lesson: 15_beyond_ddp, task 15.1.
     """
 
+    _round: Round | None
+
     def __init__(
         self,
-        module,
-        units=None,
-        group=None,
-        compute_dtype=None,
-        reduce_dtype=None,
-        reshard_after_forward=True,
-        prefetch=True,
-    ):
+        module: nn.Module,
+        units: Iterable[nn.Module] | None = None,
+        group: dist.ProcessGroup | None = None,
+        compute_dtype: torch.dtype | None = None,
+        reduce_dtype: torch.dtype | None = None,
+        reshard_after_forward: bool = True,
+        prefetch: bool = True,
+    ) -> None:
         super().__init__()
         facts = {"fault": _fault_of(module), **tensor_facts(module.named_parameters())}
         check_alike(facts, group)
@@ -110,13 +113,13 @@ class FullySharded(nn.Module):
                     parameter.register_post_accumulate_grad_hook(hook)
 
     @property
-    def gathered_bytes(self):
+    def gathered_bytes(self) -> int:
         """
         How many bytes of parameters are gathered now, besides the shards.
         """
         return sum(unit.gathered_bytes for unit in self.units)
 
-    def gather(self, unit):
+    def gather(self, unit: Unit) -> None:
         """
         Gather a unit, and wait for it.
 
@@ -125,7 +128,7 @@ class FullySharded(nn.Module):
         self.ask_for(unit)
         unit.wait()
 
-    def ask_for(self, unit):
+    def ask_for(self, unit: Unit) -> None:
         """
         Ask for a unit, and do not wait.
 
@@ -134,7 +137,7 @@ class FullySharded(nn.Module):
         unit.start_gather()
         self.most_gathered_bytes = max(self.most_gathered_bytes, self.gathered_bytes)
 
-    def forward(self, *args, **kwargs):
+    def forward(self, *args: object, **kwargs: object) -> object:
         """
         Run the module, unit by unit.
 
@@ -162,7 +165,7 @@ class FullySharded(nn.Module):
             root.free()
         return output
 
-    def before_forward(self, unit):
+    def before_forward(self, unit: Unit) -> None:
         """
         Gather a unit that is about to be called, and ask for the one that came next last time.
         """
@@ -175,7 +178,7 @@ class FullySharded(nn.Module):
             for following in self._last_order[place + 1 : place + 2]:
                 self.ask_for(following)
 
-    def after_forward(self, unit, output):
+    def after_forward(self, unit: Unit, output: object) -> None:
         """
         Free a unit that was called, unless a backward is using it, and have it gathered again when
         its output gets a gradient.
@@ -199,7 +202,7 @@ class FullySharded(nn.Module):
             tensor.register_hook(hook)
         return bool(tracked)
 
-    def this_round(self):
+    def this_round(self) -> Round:
         """
         Return the backward that runs.
         """
@@ -207,14 +210,14 @@ class FullySharded(nn.Module):
             self._round = Round(self, self._coming_back)
         return self._round
 
-    def end_round(self):
+    def end_round(self) -> None:
         """
         Note that the backward is over.
         """
         self._round = None
 
     @contextlib.contextmanager
-    def no_sync(self):
+    def no_sync(self) -> Iterator[None]:
         """
         Keep this rank's gradients to itself in the backwards inside. The next one outside sends
         the sum. Meanwhile a rank holds the gradients of all parameters.
@@ -225,7 +228,7 @@ class FullySharded(nn.Module):
         finally:
             self.is_synchronizing = before
 
-    def place_shard(self, name, value):
+    def place_shard(self, name: str, value: object) -> object:
         """
         Return a value of a shard, such as its numbers or a moment of them, as a part of its whole.
 
@@ -239,7 +242,7 @@ class FullySharded(nn.Module):
         """
         return shard_in_whole(self, name, value)
 
-    def zero_grad(self, set_to_none=True):
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """
         Forget the shards' gradients, those that no_sync has kept, and a backward that was broken
         off. An optimizer's `zero_grad` does the first only.
@@ -252,7 +255,7 @@ class FullySharded(nn.Module):
                 flat.forget_gradients()
 
     @torch.no_grad()
-    def clip_grad_norm_(self, max_norm):
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """
         Shorten the gradient of all ranks together to `max_norm` if it is longer.
 

@@ -43,7 +43,7 @@ class NaiveSharded(nn.Module):
     Lesson: 15_beyond_ddp.
     """
 
-    def __init__(self, module, group=None):
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
         check_alike(tensor_facts(module.named_parameters()), group)
         self._group, self._world_size = group, dist.get_world_size(group)
@@ -59,7 +59,7 @@ class NaiveSharded(nn.Module):
             parameter.data = parameter.new_empty(0)
         self._hidden = [module]  # in a list: its parameters are not ours
 
-    def forward(self, *args, **kwargs):
+    def forward(self, *args: object, **kwargs: object) -> object:
         """
         Gather, and run the module.
 

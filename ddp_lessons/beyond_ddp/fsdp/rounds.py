@@ -10,7 +10,19 @@ One backward of a fully sharded model: who is gathered, what is reduced, what is
 While a unit computes, the next one's parameters are under way, and the last one's gradients.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from ...private.autograd import call_after_backward
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from .flat import Flat
+    from .fully_sharded import FullySharded
+    from .units import Unit
 
 
 class Round:
@@ -22,13 +34,13 @@ class Round:
         order: The units that backward needs, in the order in which forward has called them.
     """
 
-    def __init__(self, model, order):
+    def __init__(self, model: FullySharded, order: Sequence[Unit]) -> None:
         self._model, self._order = model, order
         self._reducing = ()  # whose gradients are under way
         # The engine calls it when the backward that has just begun is over.
         call_after_backward(self.end)
 
-    def before(self, unit):
+    def before(self, unit: Unit) -> None:
         """
         Gather a unit whose backward is about to begin, and ask for the one that comes next.
         """
@@ -38,7 +50,7 @@ class Round:
         if self._model.prefetch and places and places[0] > 0:
             self._model.ask_for(self._order[places[0] - 1])
 
-    def gradient_ready(self, unit, flat, parameter):
+    def gradient_ready(self, unit: Unit, flat: Flat, parameter: nn.Parameter) -> None:
         """
         Take a gradient, and let the unit go when it was the last one.
         """
@@ -62,7 +74,7 @@ class Round:
             flat.finish_reduce()
         self._reducing = ()
 
-    def end(self):
+    def end(self) -> None:
         """
         Send gradients of units of which backward has not reached every parameter, the rest as
         zeros; wait for what is under way; free all.

@@ -3,14 +3,22 @@ The whole model from its shards, and back: what one process would save, whatever
 shard with its place in the whole, for a checkpoint that every rank writes its part of.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import torch
 
 from ...errors import BadInput
 from ...sharded_optimizer.saving import is_of_piece, piece_in_whole
 
+if TYPE_CHECKING:
+    from .fully_sharded import FullySharded
+
 
 @torch.no_grad()
-def full_state_dict(model):
+def full_state_dict(model: FullySharded) -> dict[str, torch.Tensor]:
     """
     Return what `state_dict` of the module that is not sharded would be, on every rank, on the CPU.
 
@@ -34,7 +42,7 @@ def full_state_dict(model):
     return parameters | {name: value.cpu().clone() for name, value in buffers.items()}
 
 
-def shard_in_whole(model, name, value):
+def shard_in_whole(model: FullySharded, name: str, value: object) -> object:
     """
     Return a value of a shard as a DTensor: this rank's part of all numbers of its Flat, unpadded.
 
@@ -58,7 +66,7 @@ def shard_in_whole(model, name, value):
 
 
 @torch.no_grad()
-def load_full_state_dict(model, state):
+def load_full_state_dict(model: FullySharded, state: Mapping[str, torch.Tensor]) -> None:
     """
     Take in what `full_state_dict` has returned, on any number of ranks, or what `state_dict` of
     the module that is not sharded has. Each rank keeps its part.

@@ -7,9 +7,11 @@ transformer. Small units need less memory at a time and more messages.
 What no unit has, and what two units share, as tied weights, belongs to the root: the whole module.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from ...errors import BadInput
@@ -19,7 +21,7 @@ from .flat import Flat
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
-def plan_units(module):
+def plan_units(module: nn.Module) -> list[nn.Module]:
     """
     Return the modules that are units if nobody says otherwise: the children that have parameters,
     and of containers such as Sequential their children in turn.
@@ -38,7 +40,9 @@ def plan_units(module):
     return found
 
 
-def owners(module, units):
+def owners(
+    module: nn.Module, units: Sequence[nn.Module]
+) -> list[tuple[nn.Module, list[nn.Parameter]]]:
     """
     Say which unit each parameter belongs to: the innermost that has it, if only one has.
 
@@ -86,26 +90,26 @@ class Unit:
     """
 
     module: nn.Module
-    flats: list
-    places: list
+    flats: list[Flat]
+    places: list[tuple[nn.Module, str, nn.Parameter]]
     is_root: bool = False
     is_needed: bool = False
 
     @property
-    def trained(self):
+    def trained(self) -> list[Flat]:
         """
         The flats that get gradients.
         """
         return [flat for flat in self.flats if flat.is_trained]
 
     @property
-    def gathered_bytes(self):
+    def gathered_bytes(self) -> int:
         """
         How many bytes of parameters are gathered now.
         """
         return sum(flat.gathered_bytes for flat in self.flats)
 
-    def start_gather(self):
+    def start_gather(self) -> None:
         """
         Ask for all of its parameters.
 
@@ -114,7 +118,7 @@ class Unit:
         for flat in self.flats:
             flat.start_gather()
 
-    def wait(self):
+    def wait(self) -> None:
         """
         Wait for them, and let the modules have them under their names.
         """
@@ -123,7 +127,7 @@ class Unit:
         for module, name, parameter in self.places:
             module.__dict__[name] = parameter
 
-    def free(self):
+    def free(self) -> None:
         """
         Give their memory back, and take the names away: who asks now gets an AttributeError.
         """
@@ -134,7 +138,13 @@ class Unit:
         self.is_needed = False
 
 
-def make_units(module, units, group, compute_dtype, reduce_dtype):
+def make_units(
+    module: nn.Module,
+    units: Sequence[nn.Module],
+    group: dist.ProcessGroup | None,
+    compute_dtype: torch.dtype | None,
+    reduce_dtype: torch.dtype | None,
+) -> list[Unit]:
     """
     Shard the parameters of a module, unit by unit. Afterwards no module has parameters of its own.
 
@@ -166,7 +176,7 @@ def make_units(module, units, group, compute_dtype, reduce_dtype):
     return made
 
 
-def tensors_of(value):
+def tensors_of(value: object) -> list[torch.Tensor]:
     """
     Return the tensors in what a module got or returned: in tuples, lists and dictionaries.
     """

@@ -13,12 +13,13 @@ A line along an axis are the ranks that differ in the place on that axis only: [
 along "tensor", [0, 2] and [1, 3] along "data".
 """
 
+from collections.abc import Mapping
 from math import prod
 
 from ...errors import BadInput
 
 
-def coordinate(rank, sizes):
+def coordinate(rank: int, sizes: dict[str, int]) -> dict[str, int]:
     """
     Return a rank's place on each axis.
 
@@ -46,7 +47,7 @@ def coordinate(rank, sizes):
     return {name: places[name] for name in sizes}
 
 
-def axis_lines(sizes, axis):
+def axis_lines(sizes: dict[str, int], axis: str) -> list[list[int]]:
     """
     Return the lines of ranks along an axis, each in the order of its places.
 
@@ -72,7 +73,7 @@ def axis_lines(sizes, axis):
     return list(lines.values())
 
 
-def check_axis(sizes, axis):
+def check_axis(sizes: Mapping[str, int], axis: str) -> None:
     """
     Refuse an axis that the mesh does not have.
     """
@@ -82,7 +83,7 @@ def check_axis(sizes, axis):
         )
 
 
-def check_sizes(sizes):
+def check_sizes(sizes: Mapping[str, int]) -> None:
     """
     Refuse sizes that make no mesh.
     """

@@ -5,10 +5,10 @@ Legend: that of `prices`. Of 1,024 ranks there are 66 meshes, so nobody needs to
 """
 
 from ...errors import BadInput
-from .prices import held_bytes, step_s
+from .prices import Job, held_bytes, step_s
 
 
-def meshes(num_ranks):
+def meshes(num_ranks: int) -> list[tuple[int, int, int]]:
     """
     Return all (data, tensor, pipeline) whose product is the number of ranks.
 
@@ -30,7 +30,7 @@ def meshes(num_ranks):
     ]
 
 
-def is_possible(job, data, tensor, pipeline):
+def is_possible(job: Job, data: int, tensor: int, pipeline: int) -> bool:
     """
     Tell whether a mesh can train a job at all: heads and layers divide, and the state fits.
     """
@@ -38,7 +38,7 @@ def is_possible(job, data, tensor, pipeline):
     return divides and held_bytes(job, data, tensor, pipeline) <= job.memory_bytes
 
 
-def best_mesh(job):
+def best_mesh(job: Job) -> tuple[int, int, int] | None:
     """
     Return the (data, tensor, pipeline) with the shortest step of those that are possible.
 

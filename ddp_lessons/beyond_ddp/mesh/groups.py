@@ -35,7 +35,7 @@ class Mesh:
     Source: torch documentation, "DeviceMesh". Lesson: 15_beyond_ddp.
     """
 
-    def __init__(self, **sizes):
+    def __init__(self, **sizes: int) -> None:
         check_sizes(sizes)
         if not dist.is_initialized() or dist.get_world_size() != prod(sizes.values()):
             got = dist.get_world_size() if dist.is_initialized() else "no group"
@@ -47,7 +47,7 @@ class Mesh:
         self.place = coordinate(dist.get_rank(), sizes)
         self._groups = {axis: _group_along(sizes, axis) for axis in sizes}
 
-    def group(self, axis):
+    def group(self, axis: str) -> dist.ProcessGroup:
         """
         Return the group of this rank's line along an axis.
 
@@ -57,7 +57,7 @@ class Mesh:
         check_axis(self.sizes, axis)
         return self._groups[axis]
 
-    def ranks(self, axis):
+    def ranks(self, axis: str) -> list[int]:
         """
         Return the ranks of this rank's line along an axis, as the default group numbers them.
         """

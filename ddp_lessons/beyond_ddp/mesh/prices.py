@@ -65,7 +65,7 @@ class Job:
     between: Link
 
 
-def held_bytes(job, data, tensor, pipeline):
+def held_bytes(job: Job, data: int, tensor: int, pipeline: int) -> float:
     """
     Return the bytes of state that a rank holds.
 
@@ -74,7 +74,7 @@ def held_bytes(job, data, tensor, pipeline):
     return job.state_bytes / (tensor * pipeline)
 
 
-def link_of(job, axis, data, tensor, pipeline):
+def link_of(job: Job, axis: str, data: int, tensor: int, pipeline: int) -> Link:
     """
     Return the Link that the messages along an axis have: the slower one if a line leaves a host.
     """
@@ -86,7 +86,7 @@ def link_of(job, axis, data, tensor, pipeline):
     return job.between if leaves else job.inside
 
 
-def step_parts(job, data, tensor, pipeline):
+def step_parts(job: Job, data: int, tensor: int, pipeline: int) -> dict[str, float]:
     """
     Foretell the seconds of a step, part by part.
 
@@ -121,7 +121,7 @@ def step_parts(job, data, tensor, pipeline):
     }
 
 
-def step_s(job, data, tensor, pipeline):
+def step_s(job: Job, data: int, tensor: int, pipeline: int) -> float:
     """
     Foretell the seconds of a step: the sum of `step_parts`.
     """

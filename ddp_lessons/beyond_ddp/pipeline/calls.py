@@ -9,6 +9,7 @@ ways: one is kept and the rank goes on, or it **waits** until the other rank rec
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .tables import FORWARD, Action
@@ -38,26 +39,26 @@ class Call(NamedTuple):
     made: Made
     peer: int
 
-    def __str__(self):
+    def __str__(self) -> str:
         to = "to" if self.name == "send" else "from"
         return f"{self.name} {self.made.kind}{self.made.microbatch} {to} rank {self.peer}"
 
 
-def num_parts_of(table):
+def num_parts_of(table: Sequence[Sequence[Action]]) -> int:
     """
     Return how many parts of the model a rank has at most, by a table.
     """
     return 1 + max((part for row in table for _, _, part in row), default=0)
 
 
-def made_by(action, rank, num_ranks):
+def made_by(action: Action, rank: int, num_ranks: int) -> Made:
     """
     Return the name of what an action makes on a rank.
     """
     return Made(action.kind, action.microbatch, action.part * num_ranks + rank)
 
 
-def needed_by(made, num_stages):
+def needed_by(made: Made, num_stages: int) -> Made | None:
     """
     Return what must be there before something can be made, or None if that is nobody else's.
     """
@@ -65,7 +66,7 @@ def needed_by(made, num_stages):
     return Made(made.kind, made.microbatch, stage) if 0 <= stage < num_stages else None
 
 
-def calls_of(table):
+def calls_of(table: Sequence[Sequence[Action]]) -> list[list[Action | Call]]:
     """
     Return what each rank does by a table, with its messages: Actions and Calls, in order.
 
@@ -92,7 +93,9 @@ def _around(action, rank, num_ranks, num_stages):
         yield Call("send", made, to % num_ranks)
 
 
-def waiting_for_ever(table, sends_wait=False):
+def waiting_for_ever(
+    table: Sequence[Sequence[Action]], sends_wait: bool = False
+) -> dict[int, Call]:
     """
     Play a table as real ranks would, and return who does not come to its end.
 
@@ -109,7 +112,8 @@ def waiting_for_ever(table, sends_wait=False):
     sent: set[Made] = set()
     while any(_get_on(rank, left, sent, sends_wait) for rank in range(len(left))):
         pass
-    return {rank: calls[0] for rank, calls in enumerate(left) if calls}
+    # An Action waits for nobody.
+    return {rank: calls[0] for rank, calls in enumerate(left) if calls}  # type: ignore[misc]
 
 
 def _get_on(rank, left, sent, sends_wait):

@@ -4,11 +4,18 @@ Refuse a table that leaves something out, does something twice, or never comes t
 Legend: w ranks, M microbatches, v parts of the model on each rank.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...errors import BadInput
 from .calls import waiting_for_ever
 from .tables import BACKWARD, FORWARD, Action
+
+if TYPE_CHECKING:
+    from .tables import Row
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ class Fault:
     text: str
 
 
-def actions_of(row):
+def actions_of(row: Row) -> list[Action]:
     """
     Return a row as a list of Action. Pairs will do: ("F", 0) is the forward of microbatch 0.
 
@@ -51,7 +58,12 @@ def _fault_of_form(row):
     return None
 
 
-def first_fault(table, num_microbatches, num_parts=1, sends_wait=False):
+def first_fault(
+    table: Sequence[Row],
+    num_microbatches: int,
+    num_parts: int = 1,
+    sends_wait: bool = False,
+) -> Fault | None:
     """
     Return what is wrong with a table, the plainest first, or None.
 
@@ -108,7 +120,12 @@ def _fault_of_row(rank, row, num_microbatches, num_parts):
     return None
 
 
-def check_table(table, num_microbatches, num_parts=1, sends_wait=False):
+def check_table(
+    table: Sequence[Row],
+    num_microbatches: int,
+    num_parts: int = 1,
+    sends_wait: bool = False,
+) -> None:
     """
     Refuse a table that real ranks could not run.
 
@@ -131,7 +148,7 @@ def check_table(table, num_microbatches, num_parts=1, sends_wait=False):
         )
 
 
-def most_alive(row):
+def most_alive(row: Row) -> int:
     """
     Return how many microbatches of a row are between forward and backward at most.
 

@@ -9,15 +9,24 @@ all ranks' ticks in which they do nothing: (w - 1) / (v M + w - 1) for the table
 `costs.bubble_share` foretells it.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from string import ascii_lowercase
+from typing import TYPE_CHECKING
 
 from ...errors import BadInput
 from .calls import made_by, needed_by, num_parts_of
 from .checking import actions_of
 from .tables import BACKWARD, FORWARD
 
+if TYPE_CHECKING:
+    from .tables import Row
 
-def timetable(table, forward_ticks=1, backward_ticks=2):
+
+def timetable(
+    table: Sequence[Row], forward_ticks: int = 1, backward_ticks: int = 2
+) -> list[list[tuple[str, str, int, int]]]:
     """
     Return when each rank does what, each action as early as its turn and its input allow.
 
@@ -64,7 +73,7 @@ def _get_on(rank, rows, spans, done, ticks):
     return len(own) > num_before
 
 
-def total_ticks(spans):
+def total_ticks(spans: Sequence[Sequence[tuple[str, str, int, int]]]) -> int:
     """
     Return the tick at which the last rank is through.
 
@@ -76,7 +85,7 @@ def total_ticks(spans):
     return max((stop for row in spans for _, _, _, stop in row), default=0)
 
 
-def bubble(spans):
+def bubble(spans: Sequence[Sequence[tuple[str, str, int, int]]]) -> float:
     """
     Return the share of all ranks' ticks in which they do nothing.
 

@@ -11,14 +11,23 @@ Between the two a stage keeps x, y and all that autograd has noted from one to t
 is the mean over samples: that of a microbatch counts n_m / N, which is 1 / M if all are as large.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
 import torch
 import torch.distributed as dist
 
 from ...errors import BadInput
 from .calls import Made, made_by, needed_by
 from .checking import actions_of, first_fault
-from .messages import KeptSends, group_with_tags
-from .tables import FORWARD
+from .messages import KeptSends, WaitingSends, group_with_tags
+from .stages import Stage
+from .tables import FORWARD, Action
+
+if TYPE_CHECKING:
+    from .tables import Row
 
 
 class Pipeline:
@@ -43,7 +52,15 @@ class Pipeline:
     Lesson: 15_beyond_ddp.
     """
 
-    def __init__(self, stages, loss, sends=KeptSends, group=None):
+    done: list[Action]
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        sends: type[WaitingSends] = KeptSends,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         self.rank, self.num_ranks = dist.get_rank(group), dist.get_world_size(group)
         numbers = [stage.number for stage in stages]
         wanted = [self.rank + part * self.num_ranks for part in range(len(stages))]
@@ -59,7 +76,13 @@ class Pipeline:
         self.done, self.most_alive = [], 0
         self._inputs = self._targets = self._sizes = ()
 
-    def step(self, table, num_samples, inputs=None, targets=None):
+    def step(
+        self,
+        table: Sequence[Row],
+        num_samples: int,
+        inputs: torch.Tensor | None = None,
+        targets: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
         """
         Run this rank's row: every microbatch forward and backward. Gradients add up in `.grad`.
 

@@ -4,8 +4,13 @@ What the lesson cuts, and torch's own pipeline to compare with.
 Shapes: N samples, images (N, 64), labels (N,); every block but the last hands on (n, 64).
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ...workloads import NUM_CLASSES, NUM_PIXELS
@@ -13,13 +18,18 @@ from ...workloads.seeds import seeded
 from .messages import group_with_tags
 from .tables import BACKWARD, FORWARD, Action
 
+if TYPE_CHECKING:
+    from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
+
+    from .stages import Stage
+
 WIDTH_BYTES = 4 * NUM_PIXELS
 """
 Bytes that a block hands on for each sample, in float32.
 """
 
 
-def deep_model(seed, num_blocks=8):
+def deep_model(seed: int, num_blocks: int = 8) -> nn.Sequential:
     """
     Make a classifier of digits that is deep and narrow, of blocks that hand on equally much.
 
@@ -60,7 +70,15 @@ class TorchsOwn:
     Source: torch.distributed.pipelining documentation. Lesson: 15_beyond_ddp.
     """
 
-    def __init__(self, stages, schedule_class, num_microbatches, group=None):
+    done: list[Action]
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        schedule_class: type[PipelineScheduleSingle] | type[PipelineScheduleMulti],
+        num_microbatches: int,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         # Seconds of imports, and torch's compiler, that only this needs.
         from torch.distributed.pipelining import PipelineStage
 
@@ -73,7 +91,7 @@ class TorchsOwn:
             device = next(stage.module.parameters()).device
             made.append(PipelineStage(stage.module, stage.number, num_stages, device, group=group))
             stage.module.register_forward_hook(self._noting(part))
-        given = made if len(made) > 1 else made[0]
+        given: Any = made if len(made) > 1 else made[0]
         self.schedule = schedule_class(given, num_microbatches, loss_fn=cross_entropy)
 
     def _noting(self, part):
@@ -89,7 +107,7 @@ class TorchsOwn:
         self._num_done[kind, part] = number + 1
         self.done.append(Action(kind, number, part))
 
-    def step(self, images, labels):
+    def step(self, images: Tensor, labels: Tensor) -> list[Tensor]:
         """
         Make a step, and return the losses of the microbatches, a list on the last rank.
 
@@ -100,7 +118,7 @@ class TorchsOwn:
         losses = []
         inputs = [images] if self.rank == 0 else []
         is_last = self.rank == self.num_ranks - 1
-        targets = {"target": labels, "losses": losses} if is_last else {}
+        targets: dict[str, Any] = {"target": labels, "losses": losses} if is_last else {}
         self.schedule.step(*inputs, **targets)
         if not self._has_stepped:  # its forwards were not all of microbatches
             self.done.clear()
@@ -108,7 +126,7 @@ class TorchsOwn:
         return losses
 
 
-def slots_of(schedule):
+def slots_of(schedule: PipelineScheduleMulti) -> list[tuple[int, int]]:
     """
     Return how many slots torch's own table has for each rank, and how many of these are empty.
 

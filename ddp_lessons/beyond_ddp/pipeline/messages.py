@@ -15,7 +15,7 @@ import torch.distributed as dist
 _TAG = 15_000  # so that nothing here meets a message of the caller's
 
 
-def group_with_tags(group=None):
+def group_with_tags(group: dist.ProcessGroup | None = None) -> dist.ProcessGroup | None:
     """
     Return a group whose messages have tags: the group itself, or one on Gloo of the same ranks.
 
@@ -39,10 +39,10 @@ class WaitingSends:
     Lesson: 15_beyond_ddp.
     """
 
-    def __init__(self, group=None):
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.group = group
 
-    def send(self, tensor, to, tag):
+    def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         """
         Send a tensor.
 
@@ -53,7 +53,7 @@ class WaitingSends:
         """
         dist.send(_on_cpu(tensor), group_dst=to, group=self.group, tag=_TAG + tag)
 
-    def receive(self, empty, source, tag):
+    def receive(self, empty: torch.Tensor, source: int, tag: int) -> torch.Tensor:
         """
         Return a tensor that another rank sends.
 
@@ -66,7 +66,7 @@ class WaitingSends:
         dist.recv(message, group_src=source, group=self.group, tag=_TAG + tag)
         return message.to(empty.device)
 
-    def finish(self):
+    def finish(self) -> None:
         """
         Wait for what is still under way: here nothing is.
         """
@@ -82,11 +82,11 @@ class KeptSends(WaitingSends):
     Lesson: 15_beyond_ddp.
     """
 
-    def __init__(self, group=None):
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(group)
         self._kept = []  # a handle that is dropped may take its message with it
 
-    def send(self, tensor, to, tag):
+    def send(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         """
         Begin to send a tensor, which must not change before `finish`.
         """
@@ -94,7 +94,7 @@ class KeptSends(WaitingSends):
         handle = dist.isend(message, group_dst=to, group=self.group, tag=_TAG + tag)
         self._kept.append((handle, message))
 
-    def finish(self):
+    def finish(self) -> None:
         """
         Wait for all that was sent.
         """

@@ -33,7 +33,7 @@ class Stage:
     dtype: torch.dtype
 
 
-def cut(model, num_stages, inputs):
+def cut(model: nn.Sequential, num_stages: int, inputs: torch.Tensor) -> list[Stage]:
     """
     Cut a model into stages of as many layers, in order; the first ones may have one more.
 

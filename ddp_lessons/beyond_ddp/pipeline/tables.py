@@ -12,9 +12,13 @@ ones. With v = 1, rank r has stage r.
 A table is data: whoever runs it, checks it or draws it reads the same rows.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import BadInput
+
+if TYPE_CHECKING:
+    Row = Sequence[tuple[str, int] | tuple[str, int, int]]
 
 FORWARD = "F"
 BACKWARD = "B"
@@ -34,11 +38,11 @@ class Action(NamedTuple):
     microbatch: int
     part: int = 0
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.kind}{self.microbatch}" + (f" of part {self.part}" if self.part else "")
 
 
-def gpipe(num_ranks, num_microbatches):
+def gpipe(num_ranks: int, num_microbatches: int) -> list[list[Action]]:
     """
     Return the table in which each rank does all its forwards, then all its backwards.
 
@@ -61,7 +65,7 @@ def gpipe(num_ranks, num_microbatches):
     return [forwards + backwards for _ in range(num_ranks)]
 
 
-def one_f_one_b(num_ranks, num_microbatches):
+def one_f_one_b(num_ranks: int, num_microbatches: int) -> list[list[Action]]:
     """
     Return the table in which ranks begin with backwards as soon as they can.
 
@@ -86,7 +90,7 @@ def one_f_one_b(num_ranks, num_microbatches):
     return [[Action(kind, number) for kind, number in order] for order in orders]
 
 
-def interleaved(num_ranks, num_microbatches, num_parts):
+def interleaved(num_ranks: int, num_microbatches: int, num_parts: int) -> list[list[Action]]:
     """
     Return the table of 1F1B in which each rank has several parts of the model.
 
@@ -141,7 +145,7 @@ def _of_parts(kind, place, num_ranks, num_parts):
     return Action(kind, turn * num_ranks + number, part)
 
 
-def need_pipeline(num_ranks, num_microbatches, num_parts=1):
+def need_pipeline(num_ranks: int, num_microbatches: int, num_parts: int = 1) -> None:
     """
     Refuse a pipeline in which nothing would be done.
 

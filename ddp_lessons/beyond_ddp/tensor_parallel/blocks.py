@@ -5,7 +5,10 @@ Shapes: N pieces of T places with C channels, H heads of C / H channels, w ranks
 heads. Each of the two makes one all-reduce forward, and one backward if its input wants a gradient.
 """
 
-from torch import nn
+from collections.abc import Callable
+
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from .cutting import share_of
@@ -30,13 +33,19 @@ class ParallelMLP(nn.Module):
     Lesson: 15_beyond_ddp.
     """
 
-    def __init__(self, widen, narrow, group=None, activation=gelu):
+    def __init__(
+        self,
+        widen: nn.Linear,
+        narrow: nn.Linear,
+        group: dist.ProcessGroup | None = None,
+        activation: Callable[[Tensor], Tensor] = gelu,
+    ) -> None:
         super().__init__()
         self.widen = ColumnParallelLinear(widen, group)
         self.narrow = RowParallelLinear(narrow, group)
         self.activation = activation
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         """
         Return what the two layers make of x, the same on every rank.
         """
@@ -65,14 +74,21 @@ class ParallelAttention(nn.Module):
     Source: M. Shoeybi and others, "Megatron-LM", 2019, figure 3. Lesson: 15_beyond_ddp.
     """
 
-    def __init__(self, queries_keys_values, mix, num_heads, group=None, is_causal=True):
+    def __init__(
+        self,
+        queries_keys_values: nn.Linear,
+        mix: nn.Linear,
+        num_heads: int,
+        group: dist.ProcessGroup | None = None,
+        is_causal: bool = True,
+    ) -> None:
         super().__init__()
         self.num_local_heads = share_of(num_heads, "heads", group)
         self.queries_keys_values = ColumnParallelLinear(queries_keys_values, group, num_stacked=3)
         self.mix = RowParallelLinear(mix, group)
         self.is_causal = is_causal
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         """
         Return (N, T, C) of x (N, T, C), the same on every rank.
         """

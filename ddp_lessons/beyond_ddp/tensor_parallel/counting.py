@@ -9,10 +9,18 @@ the layers; w ranks; b bytes a number.
     held       2 layers' weights and the first one's bias, each 1 / w; the second one's bias
 """
 
+from collections.abc import Iterable
+
 from ...costs import sent_bytes
 
 
-def pair_bytes(num_rows, in_features, out_features, element_bytes=4, input_wants_grad=True):
+def pair_bytes(
+    num_rows: int,
+    in_features: int,
+    out_features: int,
+    element_bytes: int = 4,
+    input_wants_grad: bool = True,
+) -> tuple[int, ...]:
     """
     Foretell the all-reduces of a column- and a row-parallel layer, by how many bytes each reads.
 
@@ -35,7 +43,7 @@ def pair_bytes(num_rows, in_features, out_features, element_bytes=4, input_wants
     return forward + backward
 
 
-def sent_by_ring(num_bytes, world_size, element_bytes=4):
+def sent_by_ring(num_bytes: Iterable[int], world_size: int, element_bytes: int = 4) -> int:
     """
     Return the bytes that the busiest rank sends for all-reduces made by rings.
 
@@ -52,7 +60,7 @@ def sent_by_ring(num_bytes, world_size, element_bytes=4):
     )
 
 
-def held_numbers(in_features, hidden_features, out_features, world_size):
+def held_numbers(in_features: int, hidden_features: int, out_features: int, world_size: int) -> int:
     """
     Return how many numbers of two cut layers a rank holds.
 

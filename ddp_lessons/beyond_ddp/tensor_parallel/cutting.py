@@ -5,19 +5,21 @@ Shapes: a tensor of n numbers along the dimension that is cut, w ranks: a part h
 """
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from ...errors import BadInput
 
 
-def place_in(group=None):
+def place_in(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
     """
     Return this rank's number in a group, and how many ranks it has.
     """
     return dist.get_rank(group), dist.get_world_size(group)
 
 
-def share_of(num, what, group=None, num_stacked=1):
+def share_of(
+    num: int, what: str, group: dist.ProcessGroup | None = None, num_stacked: int = 1
+) -> int:
     """
     Return how many of `num` a rank gets; refuse a number that does not divide.
 
@@ -42,7 +44,9 @@ def share_of(num, what, group=None, num_stacked=1):
     return num // world_size
 
 
-def part_of(tensor, dim, group=None, num_stacked=1):
+def part_of(
+    tensor: Tensor, dim: int, group: dist.ProcessGroup | None = None, num_stacked: int = 1
+) -> Tensor:
     """
     Return this rank's part of a tensor: a copy, so that the whole can be freed.
 
@@ -65,7 +69,12 @@ def part_of(tensor, dim, group=None, num_stacked=1):
     return stacked.select(place, rank).flatten(place - 1, place).clone()
 
 
-def cut_parameter(whole, dim, group=None, num_stacked=1):
+def cut_parameter(
+    whole: Tensor | None,
+    dim: int,
+    group: dist.ProcessGroup | None = None,
+    num_stacked: int = 1,
+) -> nn.Parameter | None:
     """
     Return this rank's part of a parameter as one that is frozen if the whole is; None of None.
     """

@@ -11,8 +11,10 @@ may stand between them. Names are those of papers, where columns of a weight are
 """
 
 import copy
+from typing import Self
 
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from ...errors import BadInput
@@ -26,13 +28,22 @@ class _ParallelLinear(nn.Module):
     Hold what both have: a part of a weight, a bias or none, and the group.
     """
 
-    def __init__(self, weight, bias, group):
+    def __init__(
+        self, weight: nn.Parameter, bias: nn.Parameter | None, group: dist.ProcessGroup | None
+    ) -> None:
         super().__init__()
         self.group = group
         self.weight, self.bias = weight, bias
 
     @classmethod
-    def from_seed(cls, in_features, out_features, seed, group=None, **settings):
+    def from_seed(
+        cls,
+        in_features: int,
+        out_features: int,
+        seed: int,
+        group: dist.ProcessGroup | None = None,
+        **settings: int,
+    ) -> Self:
         """
         Make this rank's part of the nn.Linear that a seed gives.
 
@@ -51,7 +62,7 @@ class _ParallelLinear(nn.Module):
         """
         with seeded(seed):
             full = nn.Linear(in_features, out_features)
-        return cls(full, group, **settings)
+        return cls(full, group, **settings)  # type: ignore[arg-type]  # as a subclass takes them
 
     def _check_inputs(self, x):
         if x.shape[-1] != self.weight.shape[1]:
@@ -81,11 +92,17 @@ class ColumnParallelLinear(_ParallelLinear):
     Source: M. Shoeybi and others, "Megatron-LM", 2019, section 3. Lesson: 15_beyond_ddp, task 15.2.
     """
 
-    def __init__(self, full, group=None, num_stacked=1):
+    def __init__(
+        self, full: nn.Linear, group: dist.ProcessGroup | None = None, num_stacked: int = 1
+    ) -> None:
         weight = cut_parameter(full.weight, 0, group, num_stacked)
-        super().__init__(weight, cut_parameter(full.bias, 0, group, num_stacked), group)
+        super().__init__(
+            weight,  # type: ignore[arg-type]  # there is a weight
+            cut_parameter(full.bias, 0, group, num_stacked),
+            group,
+        )
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         """
         Return this rank's outputs, (..., out / w), of an input that all ranks have.
         """
@@ -111,10 +128,14 @@ class RowParallelLinear(_ParallelLinear):
     Source: M. Shoeybi and others, "Megatron-LM", 2019, section 3. Lesson: 15_beyond_ddp, task 15.2.
     """
 
-    def __init__(self, full, group=None):
-        super().__init__(cut_parameter(full.weight, 1, group), copy.deepcopy(full.bias), group)
+    def __init__(self, full: nn.Linear, group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(
+            cut_parameter(full.weight, 1, group),  # type: ignore[arg-type]  # there is a weight
+            copy.deepcopy(full.bias),
+            group,
+        )
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         """
         Return all outputs, (..., out), on every rank, of this rank's inputs (..., in / w).
         """

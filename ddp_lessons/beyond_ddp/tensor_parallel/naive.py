@@ -53,13 +53,14 @@ class GatheringLinear(nn.Module):
     Lesson: 15_beyond_ddp.
     """
 
-    def __init__(self, full, group=None):
+    def __init__(self, full: nn.Linear, group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
         self.group = group
-        self.weight = cut_parameter(full.weight, 0, group)
+        # There is a weight.
+        self.weight: nn.Parameter = cut_parameter(full.weight, 0, group)  # type: ignore[assignment]
         self.bias = cut_parameter(full.bias, 0, group)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """
         Return all outputs, (..., out), on every rank.
         """

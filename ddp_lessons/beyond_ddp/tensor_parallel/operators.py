@@ -54,7 +54,7 @@ def _sum(tensor, group):
     return total
 
 
-def enter(x, group=None):
+def enter(x: torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
     """
     Hand an input that all ranks have to layers of which each rank has a part.
 
@@ -72,7 +72,7 @@ def enter(x, group=None):
     return _Enter.apply(x, group)
 
 
-def leave(part, group=None):
+def leave(part: torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
     """
     Sum the parts that ranks have computed, so that all have the whole.
 

@@ -48,7 +48,7 @@ class Watched:
         self.model.zero_grad()
         with SavedBytes(model) as saved:
             mse_loss(model(self.batches[0][0]), self.batches[0][1])
-        self.noted = {"one_bytes": saved.peak_bytes, "first": trained(model)}
+        self.noted: dict = {"one_bytes": saved.peak_bytes, "first": trained(model)}
         self.forwards, self.steps = [], []
         self._num_before = 0
         self._samples = torch.cat([inputs for inputs, _ in self.batches])

@@ -81,7 +81,7 @@ def _act(context, local_sgd):
         for parameter in (p for p in model.parameters() if p.requires_grad):
             parameter.grad = torch.full_like(parameter, LEFT_OVER)
     for _ in range(NUM_CALLS):
-        note = {"left": gradient(model)}
+        note: dict = {"left": gradient(model)}
         context.call(local_sgd, model, watched.optimizer, batches, context["every"])
         note |= {"steps": list(watched.steps), "modes": list(watched.modes)}
         kept.append(note | {"last": trained(model)})

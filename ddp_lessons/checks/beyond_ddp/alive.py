@@ -25,7 +25,7 @@ _LOOKS_AT_REST = 10
 _LOOK_EVERY_S = 0.02
 
 
-class Alive(dispatch_mode()):
+class Alive(dispatch_mode()):  # type: ignore[misc]  # a class of torch
     """
     A mode that notes the memory of each tensor that is made in its `with` block.
 

@@ -23,7 +23,8 @@ def _cases(draw):
 
 def _act(context, train):
     right = NotedRun(context, seed=context.case.seed)
-    right.go_on(context["epochs"] * -(-len(right.run.sampler) // BATCH_SIZE))
+    num_samples = len(right.run.sampler)  # type: ignore[arg-type]  # a ResumableSampler
+    right.go_on(context["epochs"] * -(-num_samples // BATCH_SIZE))
     lives = []
     for kill in [*context["kills"], None, None]:
         life = NotedRun(context, seed=context.case.seed, killed_after=kill)

@@ -119,7 +119,7 @@ class LateMessages:
         self._here = context
         self._folder = context.folder / f"late-{context.case.seed}"
         self._folder.mkdir(exist_ok=True)
-        self._pids = [None] * context.world_size
+        self._pids: list = [None] * context.world_size
         dist.all_gather_object(self._pids, os.getpid())
         self.num_stuck = self.num_early = 0
 

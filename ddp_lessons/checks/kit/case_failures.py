@@ -3,9 +3,20 @@ The error for a case that did not end, because a rank raised or died, or of a de
 deadline.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
 from ddp_lessons.checks.kit.judging import CaseResult, printed_lines, wrong
-from ddp_lessons.errors import RankDied
+from ddp_lessons.errors import RankDied, WrongAnswer
 from ddp_lessons.ranks.diagnosis.cell_report import DIED, RAISED, Outcome, raised_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ddp_lessons.checks.kit.cases import Case
+    from ddp_lessons.checks.kit.on_rank.rank_record import RankRecord
+    from ddp_lessons.checks.kit.tasks import Task
 
 BLANK = "is still blank"
 
@@ -13,7 +24,13 @@ BLANK = "is still blank"
 MAX_WAITS = 4
 
 
-def simulate_case(task, case, seen, printed, stops):
+def simulate_case(
+    task: Task,
+    case: Case,
+    seen: list[RankRecord | None],
+    printed: list[str],
+    stops: Mapping[int, Outcome | str],
+) -> CaseResult:
     """
     Return the CaseResult of a simulated world. Raise a WrongAnswer if a rank did not finish.
 
@@ -26,14 +43,21 @@ def simulate_case(task, case, seen, printed, stops):
             rank raised, and else the call in which it waits, in words.
     """
     if not stops:
-        return CaseResult(task, case, seen, printed)
+        return CaseResult(task, case, cast("list[RankRecord]", seen), printed)
     raised = {rank: stop for rank, stop in stops.items() if isinstance(stop, Outcome)}
     waits = [f"rank {rank} waits for ever in its {stop}" for rank, stop in stops.items()]
     told = [raised_message(raised)[0]] if raised else waits[:MAX_WAITS]
     raise wrong(task, "more-ranks", [f"Tried with {case}.", *told, *printed_lines(printed)])
 
 
-def wrong_end(task, case, error, outcomes, is_late, printed):
+def wrong_end(
+    task: Task,
+    case: Case,
+    error: Exception,
+    outcomes: Mapping[int, Outcome],
+    is_late: bool,
+    printed: Iterable[str],
+) -> WrongAnswer:
     """
     Return the WrongAnswer for a case that at least one rank did not finish.
 

@@ -3,6 +3,7 @@ One case in which an answer is tried: a world size and arguments.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -19,17 +20,17 @@ class Case:
     """
 
     world_size: int
-    data: dict = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
     is_simulated: bool = False
 
-    def __hash__(self):  # so that a function of a case can be cached
+    def __hash__(self) -> int:  # so that a function of a case can be cached
         return hash((self.world_size, str(self.data), self.seed, self.is_simulated))
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> Any:
         return self.data[name]
 
-    def __str__(self):
+    def __str__(self) -> str:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         ranks += " that rank 0 plays on paper" if self.is_simulated else ""
         return ", ".join([ranks, *(f"{name} {value}" for name, value in self.data.items())])

@@ -2,11 +2,14 @@
 The kernel's side of a check: run the cases of a task on the ranks, judge them, print the ok line.
 """
 
+from __future__ import annotations
+
 import shutil
 import tempfile
 import threading
 from concurrent.futures import wait
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ddp_lessons.checks.kit import judging
 from ddp_lessons.checks.kit.case_failures import simulate_case, wrong_end
@@ -19,6 +22,11 @@ from ddp_lessons.ranks.kernel.cells import CellRun
 from ddp_lessons.ranks.kernel.recovery import ensure_ready
 from ddp_lessons.ranks.kernel.session import current_ranks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
+
+if TYPE_CHECKING:
+    from ddp_lessons.checks.kit.judging import CaseResult
+    from ddp_lessons.checks.kit.tasks import Task
+    from ddp_lessons.ranks.kernel.ranks import Ranks
 
 DEADLINE_S = 6.0
 """
@@ -45,15 +53,15 @@ class Run:
             order.
     """
 
-    task: object
-    ranks: object
+    task: Task
+    ranks: Ranks
     folder: str
     deadline: Deadline
     own_orders: bool = False
-    case_result: list = field(default_factory=list)
+    case_result: list[CaseResult] = field(default_factory=list)
 
 
-def check(task, ranks=None):
+def check(task: Task, ranks: Ranks | None = None) -> None:
     """
     Check an answer and print the ok line, or raise an error that says what is wrong.
 
@@ -76,7 +84,7 @@ def check(task, ranks=None):
     print(f"ok: {task.number} {task.name}, {said}")
 
 
-def run_and_judge(task, ranks):
+def run_and_judge(task: Task, ranks: Ranks) -> str:
     """
     Run an answer in new cases and return the end of its ok line.
 

@@ -26,7 +26,9 @@ class Difference:
     where: str = ""
 
 
-def find_difference(got, expected, most_off=None, where=""):
+def find_difference(
+    got: object, expected: object, most_off: object = None, where: str = ""
+) -> Difference | None:
     """
     Return the Difference of two values, or None if they agree.
 
@@ -55,7 +57,9 @@ def find_difference(got, expected, most_off=None, where=""):
     elif most_off is None:
         is_near = equal(got, expected) or got == expected
     else:
-        is_near = isinstance(got, int | float) and abs(got - expected) <= most_off
+        is_near = isinstance(got, int | float) and (
+            abs(got - expected) <= most_off  # type: ignore[operator]  # both are numbers
+        )
     return None if is_near else Difference(got, expected, where)
 
 

@@ -5,6 +5,7 @@ A time limit for answers. It does not count the time for which the machine had n
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ddp_lessons.ranks.system.thread_stats import main_cpu_s, waited_for_a_core_s
 
@@ -30,13 +31,13 @@ class Deadline:
 
     def __init__(
         self,
-        limit_s,
-        pids,
-        clock=time.monotonic,
-        waited_s=waited_for_a_core_s,
-        ran_s=main_cpu_s,
-        before=None,
-    ):
+        limit_s: float,
+        pids: Callable[[], Iterable[int]],
+        clock: Callable[[], float] = time.monotonic,
+        waited_s: Callable[[int], float] = waited_for_a_core_s,
+        ran_s: Callable[[int], float] = main_cpu_s,
+        before: Mapping[int, float] | None = None,
+    ) -> None:
         self.limit_s = limit_s
         self._pids = pids
         self._clock = clock
@@ -46,7 +47,7 @@ class Deadline:
         self._before = self._read(waited_s) if before is None else before
         self._ran_before = self._read(ran_s)
 
-    def anew(self, limit_s):
+    def anew(self, limit_s: float) -> "Deadline":
         """
         Return a Deadline that begins now.
 
@@ -56,7 +57,7 @@ class Deadline:
         return Deadline(limit_s, self._pids, self._clock, self._waited_s, self._ran_s, self._before)
 
     @contextlib.contextmanager
-    def paused(self):
+    def paused(self) -> Iterator[None]:
         """
         Let the time of a `with` block not count, for work in which the answer has no part.
         """
@@ -70,7 +71,7 @@ class Deadline:
         return {pid: seconds_of(pid) for pid in self._pids()}
 
     @property
-    def spent_s(self):
+    def spent_s(self) -> float:
         """
         The seconds that count so far: those on the clock, less the longest waits of a rank.
 
@@ -90,13 +91,13 @@ class Deadline:
         return max([elapsed_s - min(max([0.0, *waited]), elapsed_s), *ran])
 
     @property
-    def is_over(self):
+    def is_over(self) -> bool:
         """
         Whether the limit has been reached.
         """
         return self.spent_s >= self.limit_s
 
-    def watch(self, on_end):
+    def watch(self, on_end: Callable[[], object]) -> threading.Event:
         """
         Call a function from a thread once the limit is reached, and return an Event.
 

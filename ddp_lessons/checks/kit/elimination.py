@@ -2,18 +2,28 @@
 The choice of the mistake that a case shows: compare with the right value, then try the task's list.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from ddp_lessons.checks.kit.comparing import find_difference
+from ddp_lessons.checks.kit.comparing import Difference, find_difference
 from ddp_lessons.checks.kit.mistakes import VALUES
 
+if TYPE_CHECKING:
+    from ddp_lessons.checks.kit.cases import Case
+    from ddp_lessons.checks.kit.judging import CaseResult
+    from ddp_lessons.checks.kit.on_rank.rank_record import RankRecord
+    from ddp_lessons.trace import Event
 
-def last_result(view):
+_T = TypeVar("_T")
+
+
+def last_result(view: View) -> Any:
     """
     Return what the answer's last call returned on a View's rank.
     """
@@ -34,9 +44,9 @@ class Expected:
         gave: Function of a View that returns the answer's value. Default: its last result.
     """
 
-    value: Callable
-    most_off: Callable | None = None
-    gave: Callable = last_result
+    value: Callable[[Case, int], object]
+    most_off: Callable[[Case, int], object] | None = None
+    gave: Callable[[View], object] = last_result
 
 
 @dataclass
@@ -49,40 +59,40 @@ class View:
         rank: The rank.
     """
 
-    case_result: Any
+    case_result: CaseResult
     rank: int
-    _findings: dict = field(default_factory=dict, repr=False)
+    _findings: dict[Callable[[View], Any], Any] = field(default_factory=dict, repr=False)
 
     @property
-    def case(self):
+    def case(self) -> Case:
         """
         The Case.
         """
         return self.case_result.case
 
     @property
-    def seen(self):
+    def seen(self) -> RankRecord:
         """
         The RankRecord of this rank.
         """
         return self.case_result.seen[self.rank]
 
     @property
-    def kept(self):
+    def kept(self) -> Any:
         """
         The value that the task's `act` returned on this rank.
         """
         return self.seen.kept
 
     @property
-    def events(self):
+    def events(self) -> list[Event]:
         """
         The events of all calls of this rank.
         """
         return self.case_result.traces[self.rank]
 
     @cached_property
-    def got(self):
+    def got(self) -> Any:
         """
         The answer's value on this rank. Without an Expected it is the last result.
         """
@@ -90,7 +100,7 @@ class View:
         return (expected.gave if expected else last_result)(self)
 
     @cached_property
-    def expected(self):
+    def expected(self) -> Any:
         """
         The right value; None without an Expected.
         """
@@ -98,7 +108,7 @@ class View:
         return expected and expected.value(self.case, self.rank)
 
     @cached_property
-    def most_off(self):
+    def most_off(self) -> Any:
         """
         How far each number may be off; None: not at all.
         """
@@ -106,7 +116,7 @@ class View:
         return expected and expected.most_off and expected.most_off(self.case, self.rank)
 
     @cached_property
-    def difference(self):
+    def difference(self) -> Difference | None:
         """
         The Difference from the right value. None if there is none, or without an Expected.
         """
@@ -115,13 +125,13 @@ class View:
         return find_difference(self.got, self.expected, self.most_off)
 
     @property
-    def is_off(self):
+    def is_off(self) -> bool:
         """
         Whether the answer gave a value other than the right one.
         """
         return self.difference is not None
 
-    def finding_of(self, finder):
+    def finding_of(self, finder: Callable[[View], _T]) -> _T:
         """
         Return what a finder (see `found_by`) returns for this View. The finder runs only once.
         """
@@ -129,14 +139,14 @@ class View:
             self._findings[finder] = finder(self)
         return self._findings[finder]
 
-    def is_near(self, value):
+    def is_near(self, value: object) -> bool:
         """
         Tell whether the answer gave this value, compared as the right value is.
         """
         return find_difference(self.got, value, self.most_off) is None
 
 
-def found_by(finder, name):
+def found_by(finder: Callable[[View], tuple[str, str]], name: str) -> Callable[[View], str]:
     """
     Return the `shows` of a mistake that a finder tells apart from others.
 
@@ -158,7 +168,7 @@ _KINDS = {
 }
 
 
-def name_mistake(case_result):
+def name_mistake(case_result: CaseResult) -> None:
     """
     Raise the WrongAnswer for the first mistake of the task's list that the case shows.
 

@@ -6,7 +6,7 @@ from ddp_lessons.checks.kit.task_registry import find_task
 from ddp_lessons.progress import notes
 
 
-def hint(number):
+def hint(number: str) -> None:
     """
     Print the next hint of a task. After the last hint, print the last one again.
 
@@ -19,7 +19,7 @@ def hint(number):
     print(next_hint(number))
 
 
-def next_hint(number):
+def next_hint(number: str) -> str:
     """
     Return the next hint of a task, and note that the learner took it.
     """

@@ -2,15 +2,26 @@
 The judgement of a case: the mistakes that any answer can make, and the text of the WrongAnswer.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ddp_lessons.checks.kit.elimination import name_mistake
 from ddp_lessons.checks.kit.fixtures.numbers import words_of_both
 from ddp_lessons.checks.kit.on_rank.snapshots import equal
 from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.ranks.diagnosis.wording import rank_names
-from ddp_lessons.trace import unmatched
+from ddp_lessons.trace import Event, unmatched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import torch
+
+    from ddp_lessons.checks.kit.cases import Case
+    from ddp_lessons.checks.kit.on_rank.rank_record import RankRecord
+    from ddp_lessons.checks.kit.tasks import Task
 
 MAX_PRINTED_LINES = 5
 MAX_COLUMNS = 80
@@ -30,48 +41,56 @@ class CaseResult:
         call: Which call with the same arguments is judged: "first" or "second".
     """
 
-    task: Any
-    case: Any
-    seen: list
-    printed: list
-    call: str = "first"
+    task: Task
+    case: Case
+    seen: list[RankRecord]
+    printed: list[str]
+    call: Literal["first", "second"] = "first"
 
     @property
-    def traces(self):
+    def traces(self) -> list[list[Event]]:
         """
         The events of all calls of each rank, a list for each rank.
         """
         return [[event for call in seen.calls for event in call.events] for seen in self.seen]
 
     @property
-    def before(self):
+    def before(self) -> list[Any]:
         """
         The first argument of each rank's last call, as it was before the call; None without a call.
         """
         return [seen.calls[-1].before[0] if seen.calls else None for seen in self.seen]
 
     @property
-    def after(self):
+    def after(self) -> list[Any]:
         """
         The first argument of each rank's last call, as it was after the call; None without a call.
         """
         return [seen.calls[-1].after[0] if seen.calls else None for seen in self.seen]
 
     @property
-    def results(self):
+    def results(self) -> list[Any]:
         """
         The value that each rank's last call returned; None without a call.
         """
         return [seen.calls[-1].result if seen.calls else None for seen in self.seen]
 
     @property
-    def names(self):
+    def names(self) -> list[list[str]]:
         """
         The names of the communication calls of each rank, in order.
         """
         return [[e.name for e in events if e.is_communication] for events in self.traces]
 
-    def wrong(self, mistake, rank=None, *, got=None, expected=None, fact=""):
+    def wrong(
+        self,
+        mistake: str,
+        rank: int | None = None,
+        *,
+        got: object = None,
+        expected: object = None,
+        fact: str = "",
+    ) -> WrongAnswer:
         """
         Return the WrongAnswer for a mistake in this case.
 
@@ -118,7 +137,10 @@ class CaseResult:
         called = f"call {call.number} of {name}" if call and call.name == name else name
         return called if rank is None else f"{called} on rank {rank}"
 
-    def expect(self, rank, got, expected, most_off=None, dtype=None, mistake="values"):
+    def expect(
+        self, rank: int, got: Any, expected: torch.Tensor, most_off: torch.Tensor | None = None,
+        dtype: torch.dtype | None = None, mistake: str = "values",
+    ) -> None:  # fmt: skip
         """
         Refuse a result that is not the expected tensor.
 
@@ -155,7 +177,7 @@ def _listed(names):
     return ", ".join([*names[:MAX_CALLS], *more]) or "nothing"
 
 
-def wrong(task, mistake, lines):
+def wrong(task: Task, mistake: str, lines: Iterable[str]) -> WrongAnswer:
     """
     Return a WrongAnswer.
 
@@ -169,7 +191,7 @@ def wrong(task, mistake, lines):
     return WrongAnswer("\n".join(line for line in text if line), mistake, hint)
 
 
-def wrong_by_order(task, error):
+def wrong_by_order(task: Task, error: WrongAnswer) -> WrongAnswer:
     """
     Return the WrongAnswer for an answer that fails only if each rank has its own order of a set.
 
@@ -182,7 +204,7 @@ def wrong_by_order(task, error):
     return wrong(task, "own-order", [fact, *lines])
 
 
-def judge_looks(task, looks):
+def judge_looks(task: Task, looks: Iterable[Mapping[str, Any]]) -> None:
     """
     Refuse to run an answer that is missing on a rank, or where torch's functions were replaced.
 
@@ -201,7 +223,7 @@ def judge_looks(task, looks):
             raise wrong(task, "replaced", [what])
 
 
-def judge_case(case_result):
+def judge_case(case_result: CaseResult) -> None:
     """
     Raise the WrongAnswer for the first mistake that a case shows, if it shows one.
     """
@@ -219,7 +241,7 @@ def judge_case(case_result):
         judge_own(again)
 
 
-def judge_own(case_result):
+def judge_own(case_result: CaseResult) -> None:
     """
     Raise the WrongAnswer for the first of the task's own mistakes that a case shows, if any.
     """
@@ -285,7 +307,7 @@ def _may_call(task, name):
     return (task.allowed is None or name in task.allowed) and name not in task.forbidden
 
 
-def printed_lines(printed):
+def printed_lines(printed: Iterable[str]) -> list[str]:
     """
     Return the first lines that each rank printed, prefixed by the rank, as cells show them.
     """

@@ -2,10 +2,17 @@
 The class of a mistake, and the mistakes that any answer can make.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ddp_lessons.errors import BadInput
+
+if TYPE_CHECKING:
+    from ddp_lessons.checks.kit.cases import Case
+    from ddp_lessons.checks.kit.elimination import View
 
 
 @dataclass(frozen=True)
@@ -37,11 +44,11 @@ class Mistake:
     name: str
     hint: str
     symptom: str = "This is not what was expected."
-    gives: Callable | None = None
-    shows: Callable | None = None
-    raises: tuple = ()
+    gives: Callable[[Case, int], Iterable[object]] | None = None
+    shows: Callable[[View], object] | None = None
+    raises: tuple[str, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.hint:
             raise BadInput(
                 f"No hint: a mistake must have one (got {self.name!r} without). Say what the "
@@ -54,7 +61,7 @@ class Mistake:
             )
 
     @property
-    def has_sign(self):
+    def has_sign(self) -> bool:
         """
         Whether the mistake has a way to be recognised.
         """

@@ -2,14 +2,25 @@
 The class of a task: its cases, the work of each rank in a case, and how the results are judged.
 """
 
+from __future__ import annotations
+
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ddp_lessons.checks.kit.mistakes import COMMON, LEFT_UNDER_WAY
+from ddp_lessons.checks.kit.mistakes import COMMON, LEFT_UNDER_WAY, Mistake
 from ddp_lessons.errors import BadInput
+
+if TYPE_CHECKING:
+    from ddp_lessons.checks.kit.cases import Case
+    from ddp_lessons.checks.kit.checking import Run
+    from ddp_lessons.checks.kit.elimination import Expected
+    from ddp_lessons.checks.kit.judging import CaseResult
+    from ddp_lessons.checks.kit.on_rank.rank_record import RankContext
+    from ddp_lessons.pictures import Picture
+    from ddp_lessons.ranks.kernel.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -60,34 +71,34 @@ class Task:
 
     number: str
     name: str
-    cases: Callable
-    act: Callable
-    ok: Any
-    draw: Callable
-    hints: tuple
-    mistakes: tuple | dict
-    expected: Any = None
-    judge: Callable | None = None
-    allowed: tuple | None = None
-    forbidden: tuple = ()
+    cases: Callable[[Random], Iterable[Case]]
+    act: Callable[[RankContext, Callable[..., Any]], object]
+    ok: str | Callable[[list[CaseResult]], str]
+    draw: Callable[[CaseResult], Picture]
+    hints: tuple[str, ...]
+    mistakes: tuple[Mistake, ...] | dict[str, str]
+    expected: Expected | None = None
+    judge: Callable[[CaseResult], None] | None = None
+    allowed: tuple[str, ...] | None = None
+    forbidden: tuple[str, ...] = ()
     in_place: bool = False
     returns: bool = True
     twice: bool = False
     must_join_threads: bool = False
-    may_mutate: tuple | None = None
+    may_mutate: tuple[str, ...] | None = None
     in_group: bool = True
     uses_store: bool = False
     draws_case: int = 0
     extra_time_s: float = 0.0
-    warm_up: Callable | None = None
-    last_run: list = field(default_factory=list, init=False, compare=False, repr=False)
+    warm_up: Callable[[], object] | None = None
+    last_run: list[Run] = field(default_factory=list, init=False, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.judge is None:
             refuse_unclear(self)
 
     @property
-    def own_hints(self):
+    def own_hints(self) -> dict[str, str]:
         """
         The hints of the mistakes that this task names, as {name of a mistake: hint}.
         """
@@ -96,13 +107,13 @@ class Task:
         return {mistake.name: mistake.hint for mistake in self.mistakes}
 
     @property
-    def all_hints(self):
+    def all_hints(self) -> dict[str, str]:
         """
         The hints of all mistakes, with those of `mistakes.COMMON`, as {name of a mistake: hint}.
         """
         return COMMON | self.own_hints
 
-    def name_raised(self, errors):
+    def name_raised(self, errors: Sequence[str]) -> str:
         """
         Return the name of the mistake of an answer that raises these errors, which are texts.
         """
@@ -111,7 +122,7 @@ class Task:
         is_undefined = any(error.startswith("NameError") for error in errors)
         return next(fits, "undefined" if is_undefined else "raised")
 
-    def is_left_under_way(self, name):
+    def is_left_under_way(self, name: str) -> bool:
         """
         Tell whether messages may still be under way after a mistake of this name.
         """
@@ -119,13 +130,13 @@ class Task:
         return name in (*LEFT_UNDER_WAY, *(mistake.name for mistake in listed if mistake.raises))
 
     @property
-    def module(self):
+    def module(self) -> str:
         """
         The full name of the module that defines this task.
         """
         return self.act.__module__
 
-    def __call__(self, ranks=None):
+    def __call__(self, ranks: Ranks | None = None) -> None:
         """
         Check the answer on the running ranks. Print one line that starts with "ok:".
 
@@ -140,7 +151,7 @@ class Task:
 
         check(self, ranks)
 
-    def picture(self):
+    def picture(self) -> Picture:
         """
         Draw the calls of the answer in a case of the last check, by default in the first one.
 
@@ -157,10 +168,10 @@ class Task:
             )
         return self.draw(self.last_run[0].case_result[self.draws_case])
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<task {self.number}: {self.name}>"
 
-    def new_cases(self, max_world_size):
+    def new_cases(self, max_world_size: int) -> list[Case]:
         """
         Return newly drawn cases for one check, without those that need more ranks than there are.
         """
@@ -177,7 +188,7 @@ class Task:
         return cases
 
 
-def refuse_unclear(task):
+def refuse_unclear(task: Task) -> None:
     """
     Refuse a list of mistakes that cannot be tried from top to bottom.
 

@@ -107,7 +107,7 @@ def _number(result):
     """
     number = number_of(result) if result is not None else None
     is_whole = number is not None and float(number).is_integer()
-    return int(number) if is_whole else None if result is None else "?"
+    return int(number or 0) if is_whole else None if result is None else "?"
 
 
 def _is_no_rank(view):

@@ -2,9 +2,13 @@
 The kernel's connection to the rank agents: it requests snapshots and releases during a cell.
 """
 
+from __future__ import annotations
+
 import json
 import time
-from concurrent.futures import wait
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ddp_lessons.private.ipyparallel_client import identity_of, send_control
 from ddp_lessons.ranks.diagnosis.native_stacks import parse_stacks
@@ -14,6 +18,17 @@ from ddp_lessons.ranks.supervisor.child_main import STACK_SIGNAL, stack_file
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 from ddp_lessons.ranks.system.processes import waits_on_lock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipyparallel import Client, DirectView
+
+    from ddp_lessons.ranks.diagnosis.cell_report import Recovery
+    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
+    from ddp_lessons.ranks.kernel.rank_processes import RankProcesses
+    from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
+    from ddp_lessons.ranks.system.placement import Placement
 
 _CHANNELS = ("registration", "control", "mux", "task", "iopub", "hb_ping", "hb_pong")
 
@@ -29,14 +44,21 @@ class AgentClient:
         has_supervisor: Whether the supervisor is the ranks' parent.
     """
 
-    def __init__(self, supervisor, cluster, client, has_supervisor):
+    def __init__(
+        self,
+        supervisor: SupervisorClient,
+        cluster: RanksCluster,
+        client: Client,
+        has_supervisor: bool,
+    ) -> None:
         self._supervisor = supervisor
         self._cluster = cluster
         self._client = client
         self._has_supervisor = has_supervisor
-        self._releases = []  # (rank, id of its engine, future) of unanswered ones
+        # (rank, id of its engine, future) of unanswered ones
+        self._releases: list[tuple[int, str | None, Future[Any]]] = []
 
-    def ask_snapshots(self, ranks):
+    def ask_snapshots(self, ranks: Iterable[int]) -> dict[int, Future[Any]]:
         """
         Request a snapshot of each rank. Do not wait for the replies.
 
@@ -45,7 +67,7 @@ class AgentClient:
         """
         return self._request(ranks, "snapshot_request")
 
-    def ask_state(self, ranks):
+    def ask_state(self, ranks: Iterable[int]) -> dict[int, Future[Any]]:
         """
         Request the state of each rank, which changes nothing there. Do not wait for the replies.
 
@@ -54,7 +76,7 @@ class AgentClient:
         """
         return self._request(ranks, "state_request")
 
-    def snapshots(self, ranks):
+    def snapshots(self, ranks: Collection[int]) -> dict[int, RankSnapshot]:
         """
         Request snapshots of idle ranks, and wait for them.
 
@@ -72,7 +94,7 @@ class AgentClient:
             rank: snapshot_in(future.result()) for rank, future in futures.items() if future.done()
         }
 
-    def release(self, ranks):
+    def release(self, ranks: Iterable[int]) -> dict[int, Future[Any]]:
         """
         Release ranks from their waits and interrupt their cells. Do not wait for the replies.
 
@@ -82,7 +104,7 @@ class AgentClient:
         """
         return self._note(self._request(ranks, "release_request"))
 
-    def wake(self, ranks):
+    def wake(self, ranks: Iterable[int]) -> dict[int, Future[Any]]:
         """
         Wake ranks that were released and still sleep. Do not wait for the replies.
 
@@ -96,7 +118,7 @@ class AgentClient:
         self._releases += [(r, identity_of(self._client, r), f) for r, f in futures.items()]
         return futures
 
-    def settle(self):
+    def settle(self) -> None:
         """
         Wait until every release was answered, so that no late release can cut the next group.
 
@@ -115,14 +137,14 @@ class AgentClient:
         ]
         return self._releases
 
-    def pids(self, ranks):
+    def pids(self, ranks: Iterable[int]) -> list[int]:
         """
         Return the process ids of the controller and some ranks, through which their replies pass.
         """
         known = [self._supervisor.pids.get(rank) for rank in ranks]
         return [pid for pid in (self._supervisor.controller_pid, *known) if pid is not None]
 
-    def cut(self, ranks):
+    def cut(self, ranks: Collection[int]) -> None:
         """
         Have the supervisor cut the sockets of ranks whose agents do not answer.
         """
@@ -130,7 +152,7 @@ class AgentClient:
             self._supervisor.order(CutSockets(list(ranks), self.controller_ports))
 
     @property
-    def controller_ports(self):
+    def controller_ports(self) -> list[int]:
         """
         The TCP ports on which the controller serves the ranks; empty if it has sockets in a folder.
         """
@@ -152,21 +174,69 @@ class AgentClient:
         }
 
 
-def snapshot_in(reply):
+class SetOfRanks(Protocol):
+    """
+    What the modules that `Ranks` imports use of it: none of them can import its module in turn.
+    """
+
+    supervisor: SupervisorClient
+    client: Client
+    placement: Placement
+    engines: RankProcesses
+    control: AgentClient
+    joined: bool
+    is_consistent: bool
+    reported_dead: frozenset[int]
+    parked_after_min: float | None
+
+    def __len__(self) -> int: ...
+
+    @property
+    def view(self) -> DirectView:
+        """
+        The blocking view on all ranks.
+        """
+
+    @property
+    def alive(self) -> bool:
+        """
+        Whether these ranks can still run cells.
+        """
+
+    @property
+    def dead(self) -> list[int]:
+        """
+        The ranks whose process has ended and was not replaced yet.
+        """
+
+    def new_store_file(self) -> Path:
+        """
+        Make the file of a new store and return its path.
+        """
+
+    def recover(self, regroup: bool = True) -> Recovery:
+        """
+        Replace dead ranks, and regroup all ranks.
+        """
+
+
+def snapshot_in(reply: Mapping[str, Any]) -> RankSnapshot:
     """
     Return the RankSnapshot in a rank agent's reply.
     """
     return RankSnapshot.from_message(reply["content"]["answer"])
 
 
-def state_in(reply):
+def state_in(reply: Mapping[str, Any]) -> AgentState:
     """
     Return the AgentState in a rank agent's reply.
     """
     return AgentState(**reply["content"]["answer"])
 
 
-def snapshot_from_outside(supervisor, rank, source_line, insist):
+def snapshot_from_outside(
+    supervisor: SupervisorClient, rank: int, source_line: Callable[[int], str], insist: bool
+) -> RankSnapshot | None:
     """
     Return the snapshot of a rank that cannot answer because C code holds the GIL.
 

@@ -6,8 +6,10 @@ import contextlib
 import functools
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from traitlets.config import Config
 
@@ -35,18 +37,25 @@ from ddp_lessons.ranks.system.placement import BYTES_PER_RANK, MachineResources,
 from ddp_lessons.ranks.system.processes import can_fork
 from ddp_lessons.ranks.system.resource_limits import memory, usable_cores
 
+if TYPE_CHECKING:
+    from ipyparallel import Client
+
+    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
+    from ddp_lessons.ranks.kernel.ranks import Ranks
+    from ddp_lessons.ranks.system.placement import Placement
+
 ENGINE_COMMAND = [sys.executable, *RANK_OPTIONS]
 """
 The command that ipyparallel's own launchers run: it starts an engine with a rank agent.
 """
 
 
-def this_machine(facts):
+def this_machine(facts: TorchImported) -> MachineResources:
     """
     Return the MachineResources that ranks would be placed on.
 
     Args:
-        facts: A dict with `num_gpus` and `has_nccl`, which the supervisor finds out through torch.
+        facts: The TorchImported, with what the supervisor has found out through torch.
     """
     _, free_bytes = memory()
     return MachineResources(
@@ -80,7 +89,7 @@ def _profile_folder(fallback):
     return ProfileDir.create_profile_dir(fallback).location
 
 
-def listen_address(launcher, cluster):
+def listen_address(launcher: str, cluster: "RanksCluster | None") -> str:
     """
     Return the address on which the controller listens, so that its ranks can reach it.
 
@@ -102,7 +111,7 @@ def listen_address(launcher, cluster):
 
 
 @contextlib.contextmanager
-def starting(launcher, timeout_s):
+def starting(launcher: str, timeout_s: float) -> "Iterator[Bootstrap]":
     """
     Begin to start ranks. If the `with` block raises, end everything that was started.
 
@@ -148,7 +157,13 @@ class Bootstrap:
         undo: An ExitStack of functions that end what was started, if the start fails.
     """
 
-    def __init__(self, supervisor, launcher, timeout_s, undo):
+    def __init__(
+        self,
+        supervisor: SupervisorClient,
+        launcher: str,
+        timeout_s: float,
+        undo: contextlib.ExitStack,
+    ) -> None:
         self.supervisor = supervisor
         self.undo = undo
         self._launcher = launcher
@@ -186,7 +201,7 @@ class Bootstrap:
         self.undo.callback(cluster.close)  # this closes the client, too
         return cluster
 
-    def connect(self, n, device):
+    def connect(self, n: int | None, device: str) -> "tuple[RanksCluster, Client, Placement]":
         """
         Connect to the controller, and decide on the placement of the ranks.
 
@@ -204,12 +219,13 @@ class Bootstrap:
         # The first call imports NumPy and more. Now is the time: the supervisor imports torch.
         serialize_object(0)
         self.supervisor.wait_for(lambda: self.supervisor.facts, self._timeout_s, "importing torch")
+        assert self.supervisor.facts is not None
         placement = choose_placement(n, device, this_machine(self.supervisor.facts))
         self.supervisor.held = rank_quota.hold(self.supervisor.folder, placement.world_size)
         return cluster, client, placement
 
 
-def check_early(n, device, running=None):
+def check_early(n: int | None, device: str, running: "Ranks | None" = None) -> None:
     """
     Check arguments of `start_ranks` before ranks are started, or running ranks are ended.
 
@@ -222,6 +238,7 @@ def check_early(n, device, running=None):
     """
     # torch is not loaded yet, so assume a GPU. A missing GPU is reported at the start.
     facts = running.supervisor.facts if running else TorchImported(num_gpus=1, has_nccl=True)
+    assert facts is not None
     machine = this_machine(facts)
     freed_bytes = len(running) * BYTES_PER_RANK if running else 0
     machine = replace(machine, memory_bytes=machine.memory_bytes + freed_bytes)

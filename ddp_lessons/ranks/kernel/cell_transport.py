@@ -2,12 +2,16 @@
 The transport of a cell: its requests and their replies, in the thread of ipyparallel's client.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import queue
 from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from ipyparallel.error import RemoteError
 
@@ -22,6 +26,12 @@ from ddp_lessons.private.ipyparallel_client import (
 )
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.cell_requests import BRIEF, has_said_all, transformed
+
+if TYPE_CHECKING:
+    from ipyparallel import Client
+    from ipyparallel.client.futures import MessageFuture
+
+    from ddp_lessons.ranks.kernel.output import RankOutput
 
 
 class CellTransport:
@@ -38,25 +48,28 @@ class CellTransport:
         futures: For each rank the future of its reply.
     """
 
-    def __init__(self, client, source, outputs, is_brief):
-        self.futures = {}
+    def __init__(
+        self, client: Client, source: str, outputs: Mapping[int, RankOutput], is_brief: bool
+    ) -> None:
+        self.futures: dict[int, MessageFuture] = {}
         self._client = client
         self._source = source
         self._outputs = outputs
         self._metadata = {BRIEF: True, **transformed(source)} if is_brief else {}
-        self._awaited: set = set()  # ranks whose reply has not come
-        self._pings: dict = {}  # rank -> (id of its request, future of a ping that was sent later)
-        self._news: deque = deque()
-        self._bell: queue.SimpleQueue = queue.SimpleQueue()  # a signal handler may write it
+        self._awaited: set[int] = set()  # ranks whose reply has not come
+        # rank -> (id of its request, future of a ping that was sent later)
+        self._pings: dict[int, tuple[str, Future[int]]] = {}
+        self._news: deque[tuple[str, int | None, Any]] = deque()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # a signal handler may write it
 
-    def send(self, ranks=None):
+    def send(self, ranks: Iterable[int] | None = None) -> None:
         """
         Send the cell, in the client's thread, which alone uses the client's sockets.
 
         Args:
             ranks: Numbers of the ranks to send it to. Default: all.
         """
-        sent: Future = Future()
+        sent: Future[None] = Future()
         ranks = list(self._outputs if ranks is None else ranks)
         run_in_client_thread(self._client, self._send, ranks, sent)
         while client_thread_is_alive(self._client) and not sent.done():
@@ -114,7 +127,7 @@ class CellTransport:
         if not self._outputs[rank].done:
             self.tell("complete", rank)
 
-    def lost(self, replied_to):
+    def lost(self, replied_to: Mapping[int, str | None]) -> set[int]:
         """
         Find lost replies: a rank has sent its reply, and has answered a ping that was sent later.
 
@@ -136,7 +149,9 @@ class CellTransport:
             if ping.done() and rank in self._awaited and self.futures[rank].msg_id == request
         }
 
-    def tell(self, what, rank=None, detail=None, wakes=True):
+    def tell(
+        self, what: str, rank: int | None = None, detail: object = None, wakes: bool = True
+    ) -> None:
         """
         Add an event. Any thread may call this, and so may a signal handler.
 
@@ -148,7 +163,7 @@ class CellTransport:
         if wakes:
             self._bell.put(None)
 
-    def news(self, within_s):
+    def news(self, within_s: float) -> Iterator[tuple[str, int | None, Any]]:
         """
         Yield all events, after a wait of up to `within_s` seconds for the first one.
         """
@@ -160,7 +175,7 @@ class CellTransport:
             yield self._news.popleft()
 
 
-def tell_unreadable_results(client):
+def tell_unreadable_results(client: Client) -> None:
     """
     Make a client report a result that it cannot read, such as one of a class that only ranks know.
 
@@ -184,7 +199,7 @@ def tell_unreadable_results(client):
     handlers["apply_reply"] = read_or_tell
 
 
-def unpack(packed):
+def unpack(packed: bytes) -> Any:
     """
     Decode one part of a message, with its "date" as a datetime.
 

@@ -4,8 +4,12 @@ The run of one cell on ranks, which returns whatever happens in the cell.
 The kernel waits for replies, for deaths, for Stop and for the clock at the same time.
 """
 
+from __future__ import annotations
+
 import sys
 import time
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from ipyparallel.error import RemoteError, TaskAborted
 
@@ -23,8 +27,14 @@ from ddp_lessons.ranks.rank.tracebacks import comes_of_a_lost_peer
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
+if TYPE_CHECKING:
+    from ipyparallel.client.futures import MessageFuture
 
-def run_cell(ranks, source, targets=None):
+    from ddp_lessons.errors import DDPLessonsError
+    from ddp_lessons.ranks.kernel.agent_client import SetOfRanks
+
+
+def run_cell(ranks: SetOfRanks, source: str, targets: Collection[int] | None = None) -> None:
     """
     Run a cell on ranks and show what they print, in rank order.
 
@@ -58,19 +68,21 @@ class CellRun:
         is_brief: Whether ranks may omit what only an AsyncResult needs (see `RankKernel`).
     """
 
-    def __init__(self, ranks, source, targets, is_brief=True):
+    def __init__(
+        self, ranks: SetOfRanks, source: str, targets: Iterable[int], is_brief: bool = True
+    ) -> None:
         self.ranks = ranks
         self.source = source
         self.targets = list(targets)
-        self.outcomes = {}
+        self.outcomes: dict[int, Outcome] = {}
         self._outputs = {rank: RankOutput() for rank in self.targets}
         self._display = OrderedDisplay(self._outputs)
         self._requests = CellTransport(ranks.client, source, self._outputs, is_brief)
         self._stall_monitor = StallMonitor(ranks, source, self.targets)
         self._stopped = False
-        self._fault_at = None
+        self._fault_at: float | None = None
 
-    def submit(self):
+    def submit(self) -> None:
         """
         Send the cell to its ranks.
         """
@@ -81,7 +93,7 @@ class CellRun:
             self.leave_alone()
             raise
 
-    def run(self):
+    def run(self) -> DDPLessonsError | None:
         """
         Send the cell, and wait. Stop works even before the first rank has received the cell.
 
@@ -92,33 +104,33 @@ class CellRun:
             self.submit()
             return self._wait()
 
-    def leave_alone(self):
+    def leave_alone(self) -> None:
         """
         Stop listening for deaths, because nothing waits for this run any more.
         """
         self.ranks.supervisor.off_event(self._on_supervisor_event)
 
-    def stop(self):
+    def stop(self) -> None:
         """
         Release every rank, as Stop does. Any thread may call this while another thread waits.
         """
         self._requests.tell("stop")
 
     @property
-    def futures(self):
+    def futures(self) -> dict[int, MessageFuture]:
         """
         The future of each rank's reply, by rank.
         """
         return self._requests.futures
 
     @property
-    def running(self):
+    def running(self) -> list[int]:
         """
         The ranks that have not finished the cell.
         """
         return [rank for rank in self.targets if rank not in self.outcomes]
 
-    def wait(self):
+    def wait(self) -> DDPLessonsError | None:
         """
         Wait until every rank has finished, was released, or has ended. Show output meanwhile.
 

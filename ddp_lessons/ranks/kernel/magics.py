@@ -2,6 +2,10 @@
 The magics `%%px` and `%px`: names and arguments are ipyparallel's, the run of a cell is ours.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from ipyparallel.client.asyncresult import AsyncResult
 from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
@@ -9,6 +13,11 @@ from IPython.core.magic import no_var_expand
 
 from ddp_lessons.ranks.kernel.cells import CellRun, run_cell
 from ddp_lessons.ranks.kernel.recovery import ensure_ready
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from ddp_lessons.ranks.kernel.agent_client import SetOfRanks
 
 
 class RankMagics(ParallelMagics):
@@ -20,12 +29,12 @@ class RankMagics(ParallelMagics):
         ranks: The running Ranks.
     """
 
-    def __init__(self, shell, ranks):
+    def __init__(self, shell: InteractiveShell, ranks: SetOfRanks) -> None:
         self.ranks = ranks
         super().__init__(shell, ranks.view)
 
     @no_var_expand
-    def px(self, line=""):
+    def px(self, line: str = "") -> AsyncResult | None:
         """
         Run one line of code on all ranks.
 
@@ -41,7 +50,13 @@ class RankMagics(ParallelMagics):
             )
         return self.parallel_execute(line)
 
-    def parallel_execute(self, cell, block=None, save_name=None, **shown):
+    def parallel_execute(
+        self,
+        cell: str,
+        block: bool | None = None,
+        save_name: str | None = None,
+        **shown: object,
+    ) -> AsyncResult | None:
         """
         Run a cell on the view's targets. ipyparallel's `%px` and `%%px` call this.
 

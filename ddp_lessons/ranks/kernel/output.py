@@ -7,6 +7,8 @@ turn. So the output of a cell is the same on every run, and a long run is not si
 
 import sys
 from collections import deque
+from collections.abc import Collection, Container, Mapping
+from typing import Any
 
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 
@@ -16,11 +18,11 @@ class RankOutput:
     The output of one rank, in order, as the client's thread collects it.
     """
 
-    def __init__(self):
-        self.items = deque()
+    def __init__(self) -> None:
+        self.items: deque[tuple[str, str | dict[str, Any]]] = deque()
         self.done = False
 
-    def on_message(self, message):
+    def on_message(self, message: Mapping[str, Any]) -> None:
         """
         Add one message from the rank's iopub channel.
         """
@@ -40,12 +42,13 @@ class OrderedDisplay:
         outputs: For each rank its RankOutput.
     """
 
-    def __init__(self, outputs):
+    def __init__(self, outputs: Mapping[int, RankOutput]) -> None:
         self._outputs = dict(sorted(outputs.items()))
         self._wrote = False
-        self._unfinished = {}  # (rank, stream) -> text of a line that has no end yet
+        # (rank, stream) -> text of a line that has no end yet
+        self._unfinished: dict[tuple[int, str], str] = {}
 
-    def update(self, finished):
+    def update(self, finished: Container[int]) -> None:
         """
         Show all output whose turn has come.
 
@@ -96,7 +99,7 @@ class OrderedDisplay:
                 self._write(rank, stream, [rest])
 
 
-def output_is_missing(ranks, waited_s):
+def output_is_missing(ranks: Collection[int], waited_s: float) -> str:
     """
     Return the message that some ranks' output is missing or incomplete, and what to do about it.
 

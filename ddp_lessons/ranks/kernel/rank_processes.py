@@ -2,11 +2,14 @@
 The processes of the ranks: how they start, which of them have died, and how they are replaced.
 """
 
+from __future__ import annotations
+
 import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.private.ipyparallel_client import report_death
@@ -16,6 +19,13 @@ from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 from ddp_lessons.ranks.system.network_interfaces import GROUP_VARIABLES, interface_of
+
+if TYPE_CHECKING:
+    from ipyparallel import Client
+
+    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
+    from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
+    from ddp_lessons.ranks.system.placement import Placement
 
 
 class RankProcesses(ABC):
@@ -34,17 +44,23 @@ class RankProcesses(ABC):
         shared_folder: The folder of the file stores. All ranks see it if `shares_files`.
     """
 
-    has_supervisor = True
-    on_this_machine = True
+    has_supervisor: bool = True
+    on_this_machine: bool = True
     _replace_s = clocks.REPLACE_S
 
-    def __init__(self, supervisor, cluster, client, placement):
+    def __init__(
+        self,
+        supervisor: SupervisorClient,
+        cluster: RanksCluster,
+        client: Client,
+        placement: Placement,
+    ) -> None:
         self._supervisor = supervisor
         self._cluster = cluster
         self._client = client
         self._placement = placement
-        self._engine_set = None
-        self._given_up = set()  # process ids of ranks that we have ended ourselves
+        self._engine_set: Any = None
+        self._given_up: set[int] = set()  # process ids of ranks that we have ended ourselves
         self.shared_folder = Path(supervisor.folder)
 
     @abstractmethod
@@ -72,58 +88,58 @@ class RankProcesses(ABC):
         """
 
     @abstractmethod
-    def stop(self):
+    def stop(self) -> None:
         """
         End all ranks that the supervisor does not end.
         """
 
     @abstractmethod
-    def kill_stuck(self, ranks):
+    def kill_stuck(self, ranks: Collection[int]) -> None:
         """
         End the processes of ranks that cannot be released.
         """
 
     @abstractmethod
-    def resume(self, ranks):
+    def resume(self, ranks: Collection[int]) -> None:
         """
         Resume ranks that a signal has stopped.
         """
 
     @property
     @abstractmethod
-    def dead(self):
+    def dead(self) -> list[int]:
         """
         The ranks whose process has ended and was not replaced yet.
         """
 
-    silent: Collection = frozenset()
+    silent: Collection[int] = frozenset()
     """
     The dead ranks whose host does not answer, so that their processes may still run.
     """
 
     @property
-    def shares_files(self):
+    def shares_files(self) -> bool:
         """
         Whether all ranks see the kernel's files.
         """
         return True
 
     @property
-    def hosts(self):
+    def hosts(self) -> dict[int, str]:
         """
         {rank: name of its host}; empty if all ranks are on this machine.
         """
         return {}
 
     @property
-    def lost_hosts(self):
+    def lost_hosts(self) -> list[str]:
         """
         The names of hosts that have lost all their ranks, and may be gone themselves.
         """
         return []
 
     @property
-    def loss(self):
+    def loss(self) -> str:
         """
         The cause that has ended all ranks for good, as text after a colon; empty if there is none.
         """
@@ -136,10 +152,10 @@ class RankProcesses(ABC):
         return 'Run "ddp-lessons doctor" to see what is wrong.'
 
     @property
-    def _ranks(self):
+    def _ranks(self) -> range:
         return range(self._placement.world_size)
 
-    def launch(self, timeout_s):
+    def launch(self, timeout_s: float) -> None:
         """
         Start all engines and wait until they have registered.
 
@@ -181,19 +197,19 @@ class RankProcesses(ABC):
         pid = self._supervisor.controller_pid
         return [] if pid is None else [pid]
 
-    def pid(self, rank):
+    def pid(self, rank: int) -> int | None:
         """
         Return a rank's process id on its host, or None if it is dead.
         """
         return self._supervisor.pids.get(rank)
 
-    def was_killed_by_us(self, pid):
+    def was_killed_by_us(self, pid: int | None) -> bool:
         """
         Return whether this kernel has ended a process.
         """
         return pid in self._given_up
 
-    def replace_dead(self):
+    def replace_dead(self) -> list[int]:
         """
         Replace each dead rank by a new process with the same number.
 
@@ -222,11 +238,17 @@ class SupervisedRankProcesses(RankProcesses):
     The processes of ranks on this machine that are children of our supervisor.
     """
 
-    def __init__(self, supervisor, cluster, client, placement):
+    def __init__(
+        self,
+        supervisor: SupervisorClient,
+        cluster: RanksCluster,
+        client: Client,
+        placement: Placement,
+    ) -> None:
         super().__init__(supervisor, cluster, client, placement)
         supervisor.on_event(self._on_supervisor_event)
 
-    def stop(self):
+    def stop(self) -> None:
         """
         Do nothing, because the supervisor ends its own children.
         """
@@ -244,13 +266,13 @@ class SupervisedRankProcesses(RankProcesses):
         return rank in self._supervisor.ended
 
     @property
-    def dead(self):
+    def dead(self) -> list[int]:
         """
         The ranks whose process has ended and was not replaced yet.
         """
         return [rank for rank in self._ranks if rank not in self._supervisor.pids]
 
-    def kill_stuck(self, ranks):
+    def kill_stuck(self, ranks: Collection[int]) -> None:
         """
         End the processes of ranks that cannot be released.
         """
@@ -258,7 +280,7 @@ class SupervisedRankProcesses(RankProcesses):
         self._given_up.update(pids[r] for r in ranks if r in pids)
         self._supervisor.signal_ranks(ranks, signal.SIGKILL)
 
-    def resume(self, ranks):
+    def resume(self, ranks: Collection[int]) -> None:
         """
         Resume ranks that a signal has stopped.
         """
@@ -275,7 +297,7 @@ class SupervisedRankProcesses(RankProcesses):
             report_death(self._client, event.rank)
 
 
-def loopback_only():
+def loopback_only() -> dict[str, str]:
     """
     Return the environment variables that keep Gloo and NCCL on this machine.
     """

@@ -4,8 +4,11 @@ A running set of ranks, seen from the kernel.
 
 import functools
 import itertools
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
-from ipyparallel import DirectView
+from ipyparallel import AsyncResult, Client, DirectView
 from ipyparallel.error import CompositeError, RemoteError
 
 from ddp_lessons.errors import BadInput
@@ -20,6 +23,11 @@ from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.park_timer import ParkTimer
 from ddp_lessons.ranks.system.resource_limits import setting
 
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
+    from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
+    from ddp_lessons.ranks.system.placement import Placement
+
 
 class RankView(DirectView):
     """
@@ -31,14 +39,16 @@ class RankView(DirectView):
         sent = super()._really_apply(f, args, kwargs, block=False, **options)
         return sent.get() if (self.block if block is None else block) else sent
 
-    def execute(self, code, *args, block=None, **options):
+    def execute(
+        self, code: str, *args: object, block: bool | None = None, **options: object
+    ) -> AsyncResult:
         sent = super().execute(code, *args, block=False, **options)
         if self.block if block is None else block:
             sent.get()
             sent.wait_for_output()
         return sent
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str | Sequence[str]) -> Any:
         try:
             return super().__getitem__(name)
         except RemoteError as error:
@@ -71,7 +81,10 @@ class Ranks:
         parked_after_min: Minutes without use after which the ranks were parked; else None.
     """
 
-    def __init__(self, asked, supervisor, cluster, client, placement):
+    def __init__(
+        self, asked: tuple[int | None, str, str, bool], supervisor: "SupervisorClient",
+        cluster: "RanksCluster", client: Client, placement: "Placement",
+    ) -> None:  # fmt: skip
         self.asked = asked
         self.supervisor = supervisor
         self.cluster = cluster
@@ -81,35 +94,35 @@ class Ranks:
         self.control = AgentClient(supervisor, cluster, client, self.engines.has_supervisor)
         self.joined = False
         self.is_consistent = True
-        self.reported_dead = frozenset()
-        self.parked_after_min = None
+        self.reported_dead: frozenset[int] = frozenset()
+        self.parked_after_min: float | None = None
         self._generations = itertools.count()
         self._stopped = False
-        self._idle_watch = None
+        self._idle_watch: ParkTimer | None = None
 
     # ---- what it is ----
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.placement.world_size
 
-    def __getitem__(self, rank):
+    def __getitem__(self, rank: int | slice) -> RankView:
         return self._view_on(rank)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         if not self.alive:
             return f"{len(self)} ranks, {'stopped' if self.parked_after_min is None else 'parked'}"
         word = "rank" if len(self) == 1 else "ranks"
         joined = "" if self.joined else ", not joined to a group"
         return f"{len(self)} {word} ready: {self.placement}{joined}"
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
     @functools.cached_property
-    def view(self):
+    def view(self) -> RankView:
         """
         The blocking view on all ranks.
         """
@@ -122,19 +135,19 @@ class Ranks:
         return RankView(self.client, socket_of_view(theirs), theirs.targets)
 
     @property
-    def alive(self):
+    def alive(self) -> bool:
         """
         Whether these ranks can still run cells.
         """
         return not (self._stopped or self.supervisor.gone or self.engines.loss)
 
-    def has_variable(self, name):
+    def has_variable(self, name: str) -> bool:
         """
         Return whether rank 0 has a variable of that name; False if it does not answer soon.
         """
         return self._asked_soon([0], has_variable, name) == [True]
 
-    def has_left_its_group(self):
+    def has_left_its_group(self) -> bool:
         """
         Return whether a rank has left the group that `join` has made, as a cell can make it do.
         """
@@ -148,7 +161,7 @@ class Ranks:
         asked.wait(clocks.IDLE_S)
         return asked.get() if asked.ready() else []
 
-    def status(self):
+    def status(self) -> Status:
         """
         Return a table of all ranks: process, state, device, memory.
         """
@@ -156,7 +169,7 @@ class Ranks:
 
     # ---- starting and ending ----
 
-    def activate(self):
+    def activate(self) -> None:
         """
         Make `%%px` reach these ranks, if this process runs IPython.
         """
@@ -180,7 +193,7 @@ class Ranks:
 
         self._idle_watch = ParkTimer(events, 60 * after_min, has_work, park)
 
-    def stop(self):
+    def stop(self) -> None:
         """
         End all ranks, their controller and their supervisor. The ranks' variables are lost.
         """
@@ -198,7 +211,7 @@ class Ranks:
 
     # ---- groups ----
 
-    def join(self):
+    def join(self) -> list[str]:
         """
         Join all ranks to a new default process group. Wait for slow ranks, but not for stuck ones.
 
@@ -211,7 +224,7 @@ class Ranks:
         self.joined = True
         return self._or_recover(join_all)
 
-    def leave(self):
+    def leave(self) -> list[str]:
         """
         Have all ranks leave their groups.
 
@@ -233,7 +246,7 @@ class Ranks:
                 print(replaced_sentence(recovery.replaced))
             return recovery.stale
 
-    def regroup(self):
+    def regroup(self) -> None:
         """
         Have all ranks leave their groups and join a new group, after a fault in a group.
 
@@ -246,7 +259,7 @@ class Ranks:
         stale = stale_sentence(recovery.stale)
         print(" ".join(filter(None, [f"{len(self)} ranks joined a new group.", lost, stale])))
 
-    def new_store_file(self):
+    def new_store_file(self) -> Path:
         """
         Make the file of a new store and return its path.
         """
@@ -258,7 +271,7 @@ class Ranks:
         return store_file
 
     @property
-    def store_folder(self):
+    def store_folder(self) -> Path:
         """
         The folder of the file stores, which all ranks see.
 
@@ -276,13 +289,13 @@ class Ranks:
     # ---- deaths ----
 
     @property
-    def dead(self):
+    def dead(self) -> list[int]:
         """
         The ranks whose process has ended and was not replaced yet.
         """
         return self.engines.dead
 
-    def recover(self, regroup=True):
+    def recover(self, regroup: bool = True) -> Recovery:
         """
         Replace dead ranks, and regroup all ranks.
 
@@ -298,6 +311,7 @@ class Ranks:
             StartFailed: A replacement did not start, or all attempts to regroup failed. The next
                 cell tries again.
         """
+        replaced: Collection[int]
         if regroup:
             replaced, stale = enter_group(self)
         else:

@@ -2,7 +2,10 @@
 Recovery: what the kernel does before and after a cell, so that the next one finds usable ranks.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ddp_lessons.ranks.diagnosis.cell_report import DIED, Outcome
 from ddp_lessons.ranks.diagnosis.conclusion import (
@@ -14,15 +17,20 @@ from ddp_lessons.ranks.diagnosis.conclusion import (
     postponed_sentence,
 )
 
+if TYPE_CHECKING:
+    from ddp_lessons.errors import DDPLessonsError, RanksGone
+    from ddp_lessons.ranks.kernel.agent_client import SetOfRanks
+    from ddp_lessons.ranks.kernel.stall_monitor import StallMonitor
 
-def ranks_are_gone(ranks):
+
+def ranks_are_gone(ranks: SetOfRanks) -> RanksGone:
     """
     Return the error for Ranks that cannot run a cell any more.
     """
     return gone_error(ranks.parked_after_min, ranks.engines.loss)
 
 
-def ensure_ready(ranks):
+def ensure_ready(ranks: SetOfRanks) -> None:
     """
     Make the ranks ready for a cell: replace dead ranks already reported, and regroup if needed.
 
@@ -45,7 +53,9 @@ def ensure_ready(ranks):
         print("\n".join(ranks.recover().sentences()))
 
 
-def finish_cell(ranks, outcomes, stall_monitor, stopped):
+def finish_cell(
+    ranks: SetOfRanks, outcomes: dict[int, Outcome], stall_monitor: StallMonitor, stopped: bool
+) -> DDPLessonsError | None:
     """
     Recover the ranks after a cell, and return the error that says what went wrong.
 

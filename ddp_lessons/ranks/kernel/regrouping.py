@@ -8,9 +8,12 @@ How all ranks leave their groups and join a new one, in whatever state a fault h
 Each of the three steps may fail, since a rank may die at any moment. Then all steps are repeated.
 """
 
+from __future__ import annotations
+
 import secrets
 import time
 from concurrent.futures import wait
+from typing import TYPE_CHECKING
 
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.ranks.diagnosis.wording import rank_names
@@ -19,6 +22,9 @@ from ddp_lessons.ranks.rank import group_membership
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.sleep_tracker import SleepTracker
 from ddp_lessons.ranks.system.thread_stats import thread_stats_of
+
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.kernel.agent_client import SetOfRanks
 
 _ATTEMPTS = 5
 _SAID = {"leave": "leave one", "join": "join one", "open_store": "open a store for one"}
@@ -30,7 +36,7 @@ class GroupBroken(Exception):
     """
 
 
-def enter_group(ranks):
+def enter_group(ranks: SetOfRanks) -> tuple[set[int], list[str]]:
     """
     Release all ranks, have them leave their groups, and join a new group if `ranks.joined`.
 
@@ -44,7 +50,7 @@ def enter_group(ranks):
     Raises:
         StartFailed: All attempts failed. `ranks.is_consistent` is False: the next cell tries again.
     """
-    replaced = set()
+    replaced: set[int] = set()
     for _ in range(_ATTEMPTS):
         ranks.is_consistent = False
         replaced.update(_free_all(ranks))
@@ -89,7 +95,7 @@ def _ask(ranks, some):
     return {rank: ranks.client.direct_view(rank).apply_async(int) for rank in some}
 
 
-def join_all(ranks):
+def join_all(ranks: SetOfRanks) -> list[str]:
     """
     Join all ranks to a new default process group, after they have left any earlier one.
 
@@ -119,7 +125,7 @@ def _new_meeting(ranks):
     return (*snapshot, secrets.token_hex())
 
 
-def leave_all(ranks):
+def leave_all(ranks: SetOfRanks) -> list[str]:
     """
     Have all ranks leave their groups.
 

@@ -2,18 +2,31 @@
 The current ranks of a notebook, of which there is one set at most: start, return and stop them.
 """
 
+from __future__ import annotations
+
 import atexit
 import sys
+from typing import TYPE_CHECKING
 
 from ddp_lessons.errors import BadInput, RanksGone
 from ddp_lessons.ranks.kernel.launchers.registry import LAUNCHERS
 from ddp_lessons.ranks.system import clocks, version_check
 from ddp_lessons.ranks.system.processes import can_fork
 
-_current = None
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.kernel.ranks import Ranks
+
+_current: Ranks | None = None
 
 
-def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=clocks.START_S):
+def start_ranks(
+    n: int | None = None,
+    *,
+    device: str = "auto",
+    launcher: str = "auto",
+    join: bool = True,
+    timeout_s: float = clocks.START_S,
+) -> Ranks:
     """
     Start ranks that `%%px` reaches, joined to one process group, and print what was chosen.
 
@@ -67,7 +80,7 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
     return _current
 
 
-def _start(asked, timeout_s):
+def _start(asked: tuple[int | None, str, str, bool], timeout_s: float) -> Ranks:
     from ddp_lessons.ranks.kernel.bootstrap import starting
 
     n, device, launcher, join = asked
@@ -83,7 +96,7 @@ def _start(asked, timeout_s):
     return ranks
 
 
-def current_ranks():
+def current_ranks() -> Ranks:
     """
     Return the running ranks.
 
@@ -99,7 +112,7 @@ def current_ranks():
     return _current
 
 
-def stop_ranks():
+def stop_ranks() -> None:
     """
     End the current ranks, if there are any.
     """

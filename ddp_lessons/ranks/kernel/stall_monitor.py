@@ -7,8 +7,13 @@ The stall monitor: it watches a cell that has not ended, and tells slow from stu
     a released rank waits on   end its process, if it had a core and still waits
 """
 
+from __future__ import annotations
+
 import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ddp_lessons.ranks.diagnosis import manual_joins
 from ddp_lessons.ranks.diagnosis.stall_detection import StallDetector
@@ -18,6 +23,12 @@ from ddp_lessons.ranks.kernel.unblocking import Unblocker
 from ddp_lessons.ranks.rank.stack_snapshot import source_line
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
+
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.diagnosis.wait_graph import Diagnosis
+    from ddp_lessons.ranks.kernel.agent_client import SetOfRanks
+    from ddp_lessons.ranks.messages.snapshot import AgentState, RankSnapshot, Snapshots
+    from ddp_lessons.ranks.system.thread_stats import ThreadStats
 
 
 class StallMonitor:
@@ -31,23 +42,31 @@ class StallMonitor:
         clock: Function that returns seconds.
     """
 
-    def __init__(self, ranks, source, targets, clock=time.monotonic):
+    def __init__(
+        self,
+        ranks: SetOfRanks,
+        source: str,
+        targets: Sequence[int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.ranks = ranks
         self.source = source
         self.targets = targets
         self._clock = clock
-        self.diagnosis = None
+        self.diagnosis: Diagnosis | None = None
         self.deadlocked = False
-        self.unblocker = None
-        self.last_snapshots = {}
-        self._questions = {}  # rank -> (when asked, its agent's turns then, future)
-        self._answered_at = {}  # rank -> when the request was sent that it answered last
-        self._from_outside = {}
-        self._standstill = None
-        self._stats_at_fault = None
+        self.unblocker: Unblocker | None = None
+        self.last_snapshots: dict[int, RankSnapshot] = {}
+        # rank -> (when asked, its agent's turns then, future)
+        self._questions: dict[int, tuple[float, int, Future[Any]]] = {}
+        # rank -> when the request was sent that it answered last
+        self._answered_at: dict[int, float] = {}
+        self._from_outside: dict[int, RankSnapshot] = {}
+        self._standstill: StallDetector | None = None
+        self._stats_at_fault: dict[int, ThreadStats | None] | None = None
         self._table_shown = False
 
-    def look(self, running, fault_at):
+    def look(self, running: list[int], fault_at: float | None) -> None:
         """
         Look at the ranks once, and do what is due. Call this every `STALL_LOOK_EVERY_S` seconds.
 
@@ -70,7 +89,7 @@ class StallMonitor:
         elif self._standstill.seconds > clocks.STALL_QUIET_S:
             self._look_at_standstill(running)
 
-    def stop(self, running):
+    def stop(self, running: list[int]) -> None:
         """
         Note where each rank is, and then release all ranks, because Stop was pressed.
         """
@@ -93,7 +112,7 @@ class StallMonitor:
     def _make_detector(self):
         return StallDetector(len(self.ranks), lambda: self.ranks.supervisor.pids, self._clock)
 
-    def all_snapshots(self, running):
+    def all_snapshots(self, running: Collection[int]) -> Snapshots:
         """
         Return {rank: its snapshot, or None} for all ranks. Finished ranks report their collectives.
         The snapshot of a rank that was not asked to run the cell is marked as `outside`.
@@ -109,11 +128,14 @@ class StallMonitor:
         known = set(range(len(self.ranks))) - (set(dead) - set(self.targets))
         return {rank: snapshots.get(rank) for rank in sorted(known)}
 
-    def replied_to(self):
+    def replied_to(self) -> dict[int, str | None]:
         """
         Return {rank: id of the last request to which it has replied}, as the ranks reported it.
         """
-        told = {**self.last_snapshots, **(self.unblocker.told if self.unblocker else {})}
+        told: dict[int, RankSnapshot | AgentState] = {
+            **self.last_snapshots,
+            **(self.unblocker.told if self.unblocker else {}),
+        }
         return {rank: said.replied_to for rank, said in told.items()}
 
     def _look_after_fault(self, running, fault_at):
@@ -175,6 +197,7 @@ class StallMonitor:
 
     def _is_confirmed(self, rank):
         # The rank was asked once more after the cell had come to a standstill.
+        assert self._standstill.began_at is not None
         return self._answered_at[rank] >= self._standstill.began_at
 
     def _show_table(self, diagnosis):

@@ -2,12 +2,18 @@
 The table of all ranks, with the process, state, device and memory of each.
 """
 
+from __future__ import annotations
+
 import html
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import psutil
 
 from ddp_lessons.private.ipyparallel_client import has_unanswered_requests
+
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.kernel.agent_client import SetOfRanks
 
 
 @dataclass(frozen=True)
@@ -35,10 +41,10 @@ class Status:
     """
 
     title: str
-    rows: tuple
+    rows: tuple[RankRow, ...]
 
     @classmethod
-    def of(cls, ranks):
+    def of(cls, ranks: SetOfRanks) -> Status:
         """
         Return the Status of some Ranks at this moment.
         """
@@ -61,7 +67,7 @@ class Status:
             pid = "" if row.pid is None else str(row.pid)
             yield (str(row.rank), row.state, row.device, pid, row.host or memory)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         table = list(self._cells())
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [

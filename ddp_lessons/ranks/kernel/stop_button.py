@@ -5,6 +5,9 @@ The handler of Stop while ranks run a cell, and in the moment after.
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Self
 
 from IPython import get_ipython
 
@@ -26,16 +29,16 @@ class StopButton:
         on_stop: Function without arguments, which is called for each SIGINT.
     """
 
-    def __init__(self, on_stop):
+    def __init__(self, on_stop: Callable[[], object]) -> None:
         self._on_stop = on_stop
-        self._previous = None
+        self._previous: Callable[[int, FrameType | None], Any] | int | None = None
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._previous = signal.signal(signal.SIGINT, lambda *_: self._on_stop())
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         if self._previous is None:
             return
         shell = get_ipython()

@@ -14,14 +14,23 @@ rank that a signal has stopped is resumed. It is lost if it stays stopped for se
 rank that waits for a disk for as long without a single turn.
 """
 
+from __future__ import annotations
+
 import time
 from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
 
 from ddp_lessons.ranks.kernel.agent_client import state_in
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.processes import children_of, descendants_of, tree_cpu_seconds
 from ddp_lessons.ranks.system.sleep_tracker import SleepTracker
-from ddp_lessons.ranks.system.thread_stats import thread_stats_of
+from ddp_lessons.ranks.system.thread_stats import ThreadStats, thread_stats_of
+
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.kernel.agent_client import SetOfRanks
+    from ddp_lessons.ranks.messages.snapshot import AgentState
 
 _MOST_WAKES = 20
 """
@@ -38,11 +47,11 @@ class Resuming:
         ranks: The Ranks.
     """
 
-    def __init__(self, ranks):
+    def __init__(self, ranks: SetOfRanks) -> None:
         self._ranks = ranks
-        self._resumed = set()  # each rank once: a rank that stays stopped is given up
+        self._resumed: set[int] = set()  # each rank once: a rank that stays stopped is given up
 
-    def step(self, rests):
+    def step(self, rests: Mapping[int, SleepTracker]) -> None:
         """
         Resume ranks that are stopped or have no SleepTracker, unless they were resumed before.
 
@@ -69,21 +78,30 @@ class Unblocker:
             though its sockets are cut (see `short_joins`). Default: none.
     """
 
-    def __init__(self, ranks, clock=time.monotonic, stats=thread_stats_of, limits=None):
+    def __init__(
+        self,
+        ranks: SetOfRanks,
+        clock: Callable[[], float] = time.monotonic,
+        stats: Callable[[int], ThreadStats | None] = thread_stats_of,
+        limits: Mapping[int, float] | None = None,
+    ) -> None:
         self._ranks = ranks
         self._clock = clock
         self._read_stats = stats
         self._began_at = clock()
         self._limits = limits or {}
-        self._asked = {}  # rank -> (when, future) of its unanswered request
-        self._said = {}  # rank -> (when it was asked, its agent's answer)
-        self._child_cpu_s = {}
-        self._wakes = {}  # rank -> (when, future) of its last wake-up
-        self._num_wakes = Counter()
+        # rank -> (when, future) of its unanswered request
+        self._asked: dict[int, tuple[float, Future[Any]]] = {}
+        # rank -> (when it was asked, its agent's answer)
+        self._said: dict[int, tuple[float, AgentState]] = {}
+        self._child_cpu_s: dict[int, dict[int, float]] = {}
+        # rank -> (when, future) of its last wake-up
+        self._wakes: dict[int, tuple[float, Future[Any]]] = {}
+        self._num_wakes: Counter[int] = Counter()
         self._num_told = Counter(ranks.client.ids)
-        self._waits_anew = set()  # ranks that were released again for another wait
+        self._waits_anew: set[int] = set()  # ranks that were released again for another wait
         self._resuming = Resuming(ranks)
-        self.halts = {}  # rank -> what halted it when it was given up
+        self.halts: dict[int, str] = {}  # rank -> what halted it when it was given up
         self._rests = {
             rank: SleepTracker(pid, clock, stats) for rank, pid in ranks.supervisor.pids.items()
         }
@@ -105,20 +123,20 @@ class Unblocker:
                 if future.exception() is None:
                     self._said[rank] = (when, state_in(future.result()))
 
-    def has_let_go(self, rank):
+    def has_let_go(self, rank: int) -> bool:
         """
         Return whether a rank's agent has cut its communication and has said so.
         """
         return rank in self._said
 
     @property
-    def told(self):
+    def told(self) -> dict[int, AgentState]:
         """
         The last AgentState of each rank that has answered.
         """
         return {rank: said for rank, (_, said) in self._said.items()}
 
-    def step(self, running):
+    def step(self, running: Collection[int]) -> list[int]:
         """
         Look at ranks that still run, and release those again that need it. Call this every
         `FREE_EVERY_S` seconds.

@@ -77,7 +77,7 @@ class RankSnapshot:
         forming: The group that the rank is making, or None.
         operation: "send" or "recv" for the handle of a message, else "".
         timeout_s: The call's own time limit, or None.
-        collectives: What the rank has called in this cell, oldest first, without messages.
+        collectives: The collectives of this cell, oldest first, without messages.
         groups: Name of each of its groups -> sorted ranks of its members.
         helpers: Names of the learner's threads and child processes that may act; None: not known.
         replied_to: Id of the last request to which the rank has replied, or None.
@@ -130,7 +130,7 @@ For each rank of a cell its snapshot, or None if it did not answer.
 @dataclass(frozen=True)
 class AgentState:
     """
-    What a rank agent says after a release.
+    The answer of a rank agent after a release.
 
     Args:
         idle: Whether the main thread waits for the next request.

@@ -38,10 +38,10 @@ class BackgroundActivity:
     Threads that exist when this object is made belong to the engine, and are left out.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._spared = weakref.WeakSet(threading.enumerate())
 
-    def that_may_act(self):
+    def that_may_act(self) -> list[str]:
         """
         Return a list of THREAD, if a thread may still act, and PROCESS, if a child process may.
         """

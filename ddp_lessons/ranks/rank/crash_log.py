@@ -21,7 +21,7 @@ The first words that a process writes before it ends itself.
 """
 
 
-def write_crash_log(file):
+def write_crash_log(file: int) -> None:
     """
     Have this process write its stacks to a file before it dies, from now on.
 

@@ -2,6 +2,8 @@
 Functions by which a rank joins and leaves the group of all ranks, whatever state it is in.
 """
 
+from __future__ import annotations
+
 import gc
 import sys
 from datetime import timedelta
@@ -13,7 +15,7 @@ from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.network_interfaces import group_address, using_group_variables
 
 
-def open_store():
+def open_store() -> tuple[str, int]:
     """
     Open a store in this rank's memory, for the group that is joined next.
 
@@ -27,11 +29,18 @@ def open_store():
     agent = current_agent()
     with using_group_variables(agent.group_variables):
         address = group_address()
-    agent.opened_store = tcp_store(address, 0, agent.rank, clocks.STORE_S, agent.rank, True)
-    return address, agent.opened_store.port
+    store = tcp_store(address, 0, agent.rank, clocks.STORE_S, agent.rank, True)
+    agent.opened_store = store
+    return address, store.port
 
 
-def join(meeting, world_size, backend, device, timeout_s=None):
+def join(
+    meeting: str | tuple[str, int, str],
+    world_size: int,
+    backend: str,
+    device: str,
+    timeout_s: float | None = None,
+) -> list[str]:
     """
     Join this rank to the group of all ranks, after it has left the group that it may be in.
 
@@ -76,7 +85,7 @@ def _store_at(meeting, rank, opened):
     return PrefixStore(prefix, store)
 
 
-def leave():
+def leave() -> list[str]:
     """
     Leave the group, also when its sockets are cut, and drop tracebacks that may hold the group.
 
@@ -133,7 +142,7 @@ def _empty_frames(traceback):
         traceback = traceback.tb_next
 
 
-def holders_of_old_groups():
+def holders_of_old_groups() -> list[str]:
     """
     Return the names in the learner's namespace that hold a process group that was destroyed.
     """

@@ -5,6 +5,7 @@ A rank's host, its process, and the versions that are installed there.
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from typing import TypedDict
 
 RANK_FROM = "DDP_LESSONS_RANK_FROM"
 """
@@ -13,7 +14,20 @@ Without it, a kernel that runs in a Slurm job would pass its own number, 0, to e
 """
 
 
-def host_info(file):
+class HostInfo(TypedDict):
+    """
+    What `host_info` returns.
+    """
+
+    host: str
+    pid: int
+    python: str
+    torch: str
+    ddp_lessons: str
+    sees_file: bool
+
+
+def host_info(file: str | os.PathLike[str]) -> HostInfo:
     """
     Return where this process runs, and what the kernel compares with its own installation.
 
@@ -22,7 +36,8 @@ def host_info(file):
             of it exists elsewhere, so a rank that sees it shares the kernel's folder.
 
     Returns:
-        dict: `host`, `pid`, the versions of `python`, `torch` and `ddp_lessons`, and `sees_file`.
+        HostInfo: `host`, `pid`, the versions of `python`, `torch` and `ddp_lessons`, and
+        `sees_file`.
     """
     return {
         # The name by which Slurm's own commands know a node, else the system's name of the host.
@@ -42,7 +57,7 @@ def _version_of(package):
         return "none"
 
 
-def count_by_host(local_rank, local_world_size):
+def count_by_host(local_rank: int, local_world_size: int) -> None:
     """
     Set LOCAL_RANK and LOCAL_WORLD_SIZE in this process's environment, as torchrun does.
 

@@ -22,6 +22,8 @@ import site
 import sys
 import sysconfig
 import threading
+from collections.abc import Callable
+from types import FrameType
 
 from ddp_lessons.ranks.system import clocks
 
@@ -40,7 +42,7 @@ _FOLDERS = {
 _LIBRARIES = ("<frozen ", *(os.path.join(folder, "") for folder in _FOLDERS))
 
 
-def imports_a_library(frame):
+def imports_a_library(frame: FrameType | None) -> bool:
     """
     Return whether a thread imports an installed package, rather than a module of the learner's.
 
@@ -57,7 +59,7 @@ def imports_a_library(frame):
     return False
 
 
-def begins_to_leave_a_block(frame):
+def begins_to_leave_a_block(frame: FrameType | None) -> bool:
     """
     Return whether a thread is about to run the first instruction of a Python `__exit__`.
 
@@ -87,14 +89,19 @@ class Interrupts:
         num: How many interrupts the running cell has been given.
     """
 
-    def __init__(self, is_busy, on_stop, cancel_await):
+    def __init__(
+        self,
+        is_busy: Callable[[], bool],
+        on_stop: Callable[[], object],
+        cancel_await: Callable[[], bool],
+    ) -> None:
         self.num = 0
         self._is_busy = is_busy
         self._on_stop = on_stop
         self._cancel_await = cancel_await
         self._is_put_off = False
 
-    def start(self):
+    def start(self) -> None:
         """
         Install the signal handlers. Call it from the main thread.
         """
@@ -108,14 +115,14 @@ class Interrupts:
         watcher.name = "ddp-lessons-agent"
         watcher.start()
 
-    def begin(self):
+    def begin(self) -> None:
         """
         Count interrupts from zero, because a new cell begins.
         """
         self.num = 0
         self._is_put_off = False
 
-    def send(self):
+    def send(self) -> None:
         """
         Interrupt the main thread: now, or once it has left code that must not be interrupted.
         """

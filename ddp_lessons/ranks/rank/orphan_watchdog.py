@@ -9,9 +9,13 @@ so long that the rank was replaced, two processes would have one rank once the h
 
 import os
 import threading
+from typing import TYPE_CHECKING
 
 import zmq
 from ipyparallel.controller.heartmonitor import Heart
+
+if TYPE_CHECKING:
+    from ipyparallel.engine.app import IPEngine
 
 GIVEN_UP = b"given up "
 """
@@ -20,7 +24,9 @@ engine's identity follows.
 """
 
 
-def start_orphan_watchdog(engine, ping_url, pong_url, identity, limit_s):
+def start_orphan_watchdog(
+    engine: "IPEngine", ping_url: str, pong_url: str, identity: bytes, limit_s: float
+) -> None:
     """
     Answer the controller's heartbeats, and end this process once the controller is gone.
 

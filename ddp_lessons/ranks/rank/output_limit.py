@@ -12,6 +12,8 @@ import select
 import sys
 import threading
 import types
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
 
 from ipykernel.iostream import OutStream
 
@@ -46,7 +48,7 @@ class RankStream(OutStream):
         args, kwargs: Arguments of ipykernel's OutStream.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._reading = threading.Lock()
         self._num_logged = 0
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
@@ -68,7 +70,7 @@ class RankStream(OutStream):
             if self._should_watch:
                 self.read_descriptor()
 
-    def read_descriptor(self):
+    def read_descriptor(self) -> None:
         """
         Write what is in the descriptor's pipe, and return once all earlier output is written, too.
         """
@@ -91,7 +93,7 @@ class RankStream(OutStream):
             with contextlib.suppress(OSError):  # a full disk loses the rank's log, not its output
                 os.write(streams.log_descriptor(self), data)
 
-    def write(self, text):
+    def write(self, text: str) -> int | None:  # type: ignore[override]  # as in OutStream
         """
         Write text. A process that a cell has forked has no thread to send it: use the descriptor.
         """
@@ -103,7 +105,7 @@ class RankStream(OutStream):
             data = data[os.write(streams.own_descriptor(self), data) :]
         return len(text)
 
-    def flush(self):
+    def flush(self) -> None:
         """
         Send what has been written, if anything has.
 
@@ -122,13 +124,13 @@ class Descriptors:
     write into that socket, and a cell that closes the number again would cut the group.
     """
 
-    def __init__(self):
-        self._copies = {}
+    def __init__(self) -> None:
+        self._copies: dict[int, int] = {}
         for number in (0, 1, 2):
             with contextlib.suppress(OSError):  # a launcher may have left the descriptor closed
                 self._copies[number] = os.dup(number)
 
-    def put_back(self, *_):
+    def put_back(self, *_: object) -> None:
         """
         Open the descriptors that a cell has closed, after the cell has ended.
         """
@@ -154,7 +156,7 @@ class OutputLimit:
         runs: Whether a cell runs, or a function that an ipyparallel view has sent.
     """
 
-    def __init__(self, streams, most=MOST_CHARACTERS):
+    def __init__(self, streams: Sequence[RankStream], most: int = MOST_CHARACTERS) -> None:
         self._most = most
         self._num_printed = 0
         self.has_printed = False
@@ -165,7 +167,7 @@ class OutputLimit:
         for stream, write in zip(streams, self._writes, strict=True):
             vars(stream)["write"] = self._bounded(write)
 
-    def begin(self, *_):
+    def begin(self, *_: object) -> None:
         """
         Reset the limit when a cell begins, and print what threads printed since the last cell.
         """
@@ -175,7 +177,7 @@ class OutputLimit:
         if late:
             print(f"Printed by a thread after the cell before:\n{late.rstrip()}")
 
-    def end(self, *_):
+    def end(self, *_: object) -> None:
         """
         Read the last output when a cell ends, and print how much was left out.
         """
@@ -235,12 +237,12 @@ class CellStreams:
     finds the same stream. Between cells, and to show an error, the rank's own streams are in place.
     """
 
-    def __init__(self):
-        self._own = None  # the rank's own streams while a cell runs, else None
-        self._of_cells = None  # streams that cells have put in place of these, or None
+    def __init__(self) -> None:
+        self._own: tuple[TextIO, TextIO] | None = None  # the rank's, while a cell runs
+        self._of_cells: tuple[TextIO, TextIO] | None = None  # that cells have put in their place
 
     @contextlib.contextmanager
-    def of_cells(self):
+    def of_cells(self) -> Iterator[None]:
         """
         Put the cells' streams in place within a `with` block, and flush them at its end.
         """
@@ -261,14 +263,14 @@ class CellStreams:
                     stream.flush()
 
     @property
-    def of_rank(self):
+    def of_rank(self) -> tuple[TextIO, TextIO]:
         """
         The rank's own `sys.stdout` and `sys.stderr`.
         """
         return self._own or (sys.stdout, sys.stderr)
 
     @contextlib.contextmanager
-    def own(self):
+    def own(self) -> Iterator[None]:
         """
         Put the rank's own streams in place within a `with` block, while a cell runs.
         """
@@ -294,22 +296,22 @@ class SysOfRank(types.ModuleType):
         streams: The CellStreams of this process.
     """
 
-    def __init__(self, streams):
+    def __init__(self, streams: CellStreams) -> None:
         super().__init__("sys")
         self._streams = streams
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(sys, name)
 
     @property
-    def stdout(self):
+    def stdout(self) -> TextIO:
         """
         The rank's own `sys.stdout`.
         """
         return self._streams.of_rank[0]
 
     @property
-    def stderr(self):
+    def stderr(self) -> TextIO:
         """
         The rank's own `sys.stderr`.
         """

@@ -13,6 +13,7 @@ import linecache
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
+from types import FrameType
 
 from ddp_lessons.private.process_groups import operation_number
 
@@ -38,7 +39,7 @@ class PendingWait:
     timeout_s: float | None = None
 
 
-def pending_wait_at(frame):
+def pending_wait_at(frame: FrameType) -> PendingWait:
     """
     Return the PendingWait of a thread, from its innermost frame.
     """

@@ -18,14 +18,16 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from typing import Any
 
 from ddp_lessons.private.gloo_wakeup import wake_forgotten_threads
-from ddp_lessons.ranks.messages.snapshot import AgentState
+from ddp_lessons.ranks.messages.snapshot import AgentState, Collective, RankSnapshot
 from ddp_lessons.ranks.rank.background_activity import BackgroundActivity
 from ddp_lessons.ranks.rank.interrupts import Interrupts
-from ddp_lessons.ranks.rank.rank_kernel import RankShell
+from ddp_lessons.ranks.rank.rank_kernel import RankKernel, RankShell
 from ddp_lessons.ranks.rank.release import SparedSockets, release, take_away
 from ddp_lessons.ranks.rank.stack_snapshot import (
     counts_of_groups,
@@ -59,39 +61,39 @@ class RankAgent:
         rank: This rank, which is the engine's id.
     """
 
-    def __init__(self, kernel, rank):
-        self.shell = kernel.shell
+    def __init__(self, kernel: RankKernel, rank: int) -> None:
+        self.shell: RankShell = kernel.shell
         self.rank = rank
-        self.busy = False
-        self.released = False
+        self.busy = self.released = self._raised_by_itself = False
         self._interrupts = Interrupts(lambda: self.busy, self._on_stop, kernel.cancel_await)
-        self._raised_by_itself = False
         self._kernel = kernel
-        self._spared_sockets = None
+        self._spared_sockets: SparedSockets | None = None
         self._main_thread_id: int = threading.main_thread().ident or 0
-        self._cell_file = None
+        self._cell_file: str | None = None
         self._cell_source = ""
         self._cell_began_ns = 0
-        self._counts_before = None
-        self._report = None
-        self._helpers = None
-        self._enclose = None  # see `enclose`
-        self._before_next: list = []  # see `before_next_run`
-        self.opened_store = None  # the store that `group_membership.open_store` has opened
+        self._counts_before: list[tuple[str, int]] | None = None
+        self._report: dict[str, Any] | None = None
+        self._helpers: BackgroundActivity | None = None
+        self._enclose: Callable[[], object] | None = None  # see `enclose`
+        self._before_next: list[Callable[[], object]] = []  # see `before_next_run`
+        self.opened_store: object = None  # what `group_membership.open_store` has opened, or None
         self.group_variables = group_variables()  # noted now, because a cell may change them
 
-    def start(self):
+    def start(self) -> None:
         """
         Register with the engine. Call it from the main thread, before any process group exists.
         """
         self._spared_sockets = SparedSockets()
-        self.shell.ask_exit = _refuse_exit
+        self.shell.ask_exit = _refuse_exit  # type: ignore[method-assign]
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
         self.shell.events.register("pre_run_cell", self._before_cell)
         self.shell.events.register("post_run_cell", self._after_cell)
         self._interrupts.start()
 
-    def show_error(self, showtraceback, args, kwargs):
+    def show_error(
+        self, showtraceback: Callable[..., None], args: Sequence[object], kwargs: dict[str, object]
+    ) -> None:
         """
         Show the current exception: with a traceback, or briefly if a release raised it.
 
@@ -143,7 +145,7 @@ class RankAgent:
         self._counts_before = counts_of_groups()
         self.busy = True
 
-    def tell_lines_of(self, file, source):
+    def tell_lines_of(self, file: str, source: str) -> None:
         """
         Report lines of another cell, whose function runs, in snapshots until this cell ends.
 
@@ -181,7 +183,7 @@ class RankAgent:
             return self.shell.compile.get_code_name(self._cell_source, "", 0)
         return self._cell_file
 
-    def enclose(self, give):
+    def enclose(self, give: Callable[[], object]) -> None:
         """
         Add an object to the running cell's reply, however the cell ends.
 
@@ -191,7 +193,7 @@ class RankAgent:
         """
         self._enclose = give
 
-    def before_next_run(self, do):
+    def before_next_run(self, do: Callable[[], object]) -> None:
         """
         Call a function when the next cell or function begins: all ranks have ended this one then.
 
@@ -201,7 +203,7 @@ class RankAgent:
         self._before_next.append(do)
 
     @contextlib.contextmanager
-    def function_runs(self):
+    def function_runs(self) -> Iterator[None]:
         """
         Watch, in a `with` block, a function that a view sends. It can block as a cell can.
         """
@@ -214,7 +216,7 @@ class RankAgent:
         finally:
             self.busy = was_busy
 
-    def add_report(self, reply):
+    def add_report(self, reply: dict[str, Any]) -> None:
         """
         Add the agent's report to the reply to a cell.
 
@@ -228,7 +230,7 @@ class RankAgent:
                 reply["engine_info"][REPORT] = self._report
             self._report = None
 
-    def collectives_of_cell(self):
+    def collectives_of_cell(self) -> list[Collective]:
         """
         Return the collectives that the current or last cell issued on this rank, oldest first.
         """
@@ -249,12 +251,11 @@ class RankAgent:
 
     # ---- requests ----
 
-    def snapshot(self):
+    def snapshot(self) -> RankSnapshot:
         """
         Return the RankSnapshot of this rank.
         """
-        cell = self._kernel.awaiting_cell
-        coroutine = cell and cell.get_coro()
+        coroutine = (cell := self._kernel.awaiting_cell) and cell.get_coro()
         file = self._file_of_cell()
         return replace(
             main_thread_snapshot(self._main_thread_id, file, self._cell_source, coroutine),
@@ -266,7 +267,7 @@ class RankAgent:
             replied_to=self._kernel.replied_to,
         )
 
-    def free_main_thread(self):
+    def free_main_thread(self) -> None:
         """
         Cut this rank's communication, so that each of its waits for a peer or a store ends.
         """
@@ -274,7 +275,7 @@ class RankAgent:
         for path in release(self._spared_sockets.now(), self._main_thread_id):
             self.before_next_run(partial(take_away, path))
 
-    def release(self):
+    def release(self) -> AgentState:
         """
         Release the main thread from any wait, and interrupt a running cell.
 
@@ -286,7 +287,7 @@ class RankAgent:
             self._interrupts.send()
         return self.state()
 
-    def wake(self):
+    def wake(self) -> int:
         """
         Wake the threads that still wait for a message, though all connections were cut.
 
@@ -295,7 +296,7 @@ class RankAgent:
         """
         return wake_forgotten_threads() if "torch.distributed" in sys.modules else 0
 
-    def state(self):
+    def state(self) -> AgentState:
         """
         Return the AgentState of this rank.
         """
@@ -312,7 +313,7 @@ def _refuse_exit():
     raise SystemExit("exit() in a cell: it would end the rank. Use ranks.stop() to end all ranks.")
 
 
-def current_agent():
+def current_agent() -> RankAgent:
     """
     Return the rank agent of this process. Only ranks have one.
     """

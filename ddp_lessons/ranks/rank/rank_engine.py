@@ -13,7 +13,9 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from ipyparallel.engine import app
@@ -28,6 +30,11 @@ from ddp_lessons.ranks.rank.rank_kernel import RankKernel
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.network_interfaces import bind_groups_towards
 from ddp_lessons.ranks.system.processes import END_SIGNAL
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+    from ipykernel.iostream import IOPubThread
 
 _RANK_VARIABLES = "RANK OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK SLURM_PROCID"
 
@@ -44,9 +51,9 @@ class RankEngine(app.IPEngine):
     max_heartbeat_misses = Integer(clocks.RANK_MISSES, config=True)
     timeout = Float(clocks.REGISTER_S, config=True)
 
-    _imports = None  # the thread that imports torch
+    _imports: threading.Thread | None = None  # the thread that imports torch
 
-    def initialize(self, argv=None):
+    def initialize(self, argv: Sequence[str] | None = None) -> None:
         """
         Initialise the engine, and import torch in a thread meanwhile.
 
@@ -69,7 +76,7 @@ class RankEngine(app.IPEngine):
                 return int(os.environ[name])
         return None
 
-    def init_signal(self):
+    def init_signal(self) -> None:
         """
         Install the rank agent. IPEngine calls this once its shell exists, before any cell runs.
         """
@@ -107,7 +114,7 @@ class RankEngine(app.IPEngine):
         if self.agent.busy:  # the event loop stops once the cell has ended
             raise KeyboardInterrupt
 
-    def start_nanny(self, control_url):
+    def start_nanny(self, control_url: str) -> "tuple[str, Popen[bytes]]":
         """
         Start ipyparallel's nanny, which reports this rank's end, so that it ignores SIGTERM.
 
@@ -119,7 +126,7 @@ class RankEngine(app.IPEngine):
         finally:
             signal.signal(signal.SIGTERM, before)
 
-    def start_heartbeat(self, hb_ping, hb_pong, hb_period, identity):
+    def start_heartbeat(self, hb_ping: str, hb_pong: str, hb_period: int, identity: bytes) -> None:
         """
         Answer the controller's heartbeats, and end this rank when they fail to come.
 
@@ -133,12 +140,13 @@ class RankEngine(app.IPEngine):
         limit_s = self.max_heartbeat_misses * (hb_period + clocks.HEARTBEAT_SLACK_MS) / 1000
         start_orphan_watchdog(self, hb_ping, hb_pong, identity, limit_s)
 
-    def redirect_output(self, iopub_socket):
+    def redirect_output(self, iopub_socket: "IOPubThread") -> None:
         """
         Send the output of cells to the kernel, up to the output limit.
         """
         super().redirect_output(iopub_socket)
-        bound, descriptors = OutputLimit([sys.stdout, sys.stderr]), Descriptors()
+        streams = cast("list[RankStream]", [sys.stdout, sys.stderr])
+        bound, descriptors = OutputLimit(streams), Descriptors()
         self.kernel.shell.events.register("pre_run_cell", bound.begin)
         self.kernel.shell.events.register("post_run_cell", descriptors.put_back)
         self.kernel.shell.events.register("post_run_cell", bound.end)  # after the agent's callback
@@ -148,7 +156,7 @@ class RankEngine(app.IPEngine):
         # The handler runs in the engine's control thread, while the main thread may be blocked.
         def handle(stream, ident, parent):
             answer = work(parent["content"])
-            answer = asdict(answer) if is_dataclass(answer) else answer
+            answer = asdict(answer) if is_dataclass(answer) else answer  # type: ignore[arg-type]
             content = {"status": "ok", "answer": answer}
             self.session.send(stream, reply_type, content, parent=parent, ident=ident)
 
@@ -168,7 +176,9 @@ def _signal_self(content):
     os.kill(os.getpid(), getattr(signal, signum) if isinstance(signum, str) else signum)
 
 
-def run_engine(rank, connection_file, profile_dir):
+def run_engine(
+    rank: int, connection_file: str | os.PathLike[str], profile_dir: str | os.PathLike[str]
+) -> None:
     """
     Run this process as a rank of the supervisor, until a signal or a request ends it.
 

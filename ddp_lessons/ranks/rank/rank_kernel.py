@@ -12,7 +12,7 @@ import json
 import re
 import sys
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipykernel import displayhook, kernelbase, zmqshell
 from ipykernel.jsonutil import json_clean
@@ -26,6 +26,13 @@ from ddp_lessons.ranks.rank.output_limit import CellStreams, SysOfRank
 from ddp_lessons.ranks.rank.tracebacks import text_of_error
 from ddp_lessons.ranks.system.cell_requests import BRIEF, REPORT, SAID_ALL, RankTransformers
 
+if TYPE_CHECKING:
+    from ipykernel.iostream import IOPubThread
+    from IPython.core.interactiveshell import ExecutionResult
+    from zmq.eventloop.zmqstream import ZMQStream
+
+    from ddp_lessons.ranks.rank.output_limit import OutputLimit
+
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -35,7 +42,7 @@ class RankShell(ZMQInteractiveShell):
     """
 
     input_transformer_manager = Instance(RankTransformers, ())
-    awaited_result: Any = None
+    awaited_result: "ExecutionResult | None" = None
     """
     The result of a cell with an `await`, which the next `run_cell` returns; else None.
     """
@@ -43,16 +50,16 @@ class RankShell(ZMQInteractiveShell):
     """
     The RankAgent of this rank; None until the engine has made it.
     """
-    num_cells = 0
+    num_cells: int = 0
     """
     Number of nested cells that run: `%%capture` and `get_ipython().run_cell` run a cell in a cell.
     """
-    inner_error: Any = None
+    inner_error: BaseException | None = None
     """
     The first error of a cell nested in the running cell, which IPython does not pass on; else None.
     """
 
-    def showtraceback(self, *args, **kwargs):
+    def showtraceback(self, *args: object, **kwargs: object) -> None:
         """
         Show the current exception in the form that the rank agent chooses.
         """
@@ -63,13 +70,13 @@ class RankShell(ZMQInteractiveShell):
         name, text = type(exception).__name__, text_of_error(exception)
         return {"ename": name, "evalue": text, "traceback": []}
 
-    def should_run_async(self, raw_cell, **options):
+    def should_run_async(self, raw_cell: str, **options: object) -> bool:
         """
         Return False: else ipykernel would run the cell in a thread that ipyparallel does not start.
         """
         return False
 
-    def has_await(self, raw_cell):
+    def has_await(self, raw_cell: str) -> bool:
         """
         Return whether a cell has an `await` outside of every function.
         """
@@ -81,7 +88,7 @@ class RankShell(ZMQInteractiveShell):
             return False  # answered without the compiler, which takes longer
         return super().should_run_async(raw_cell, transformed_cell=transformed)
 
-    async def run_awaiting_cell(self, raw_cell, **options):
+    async def run_awaiting_cell(self, raw_cell: str, **options: bool) -> None:
         """
         Run a cell that has an `await`, and keep its result for the next `run_cell`.
         """
@@ -92,7 +99,7 @@ class RankShell(ZMQInteractiveShell):
             self.events.trigger("post_run_cell", result)
         self.awaited_result = result
 
-    def run_cell(self, *args, **kwargs):
+    def run_cell(self, *args: object, **kwargs: object) -> "ExecutionResult":
         """
         Run a cell, or return the result of a cell with an `await` that has just run.
         """
@@ -137,21 +144,21 @@ class RankKernel(IPythonParallelKernel):
 
     shell_class = Type(RankShell)
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.streams = CellStreams()
         for module in (displayhook, kernelbase, zmqshell):
             vars(module)["sys"] = SysOfRank(self.streams)
-        self.awaiting_cell = None
+        self.awaiting_cell: asyncio.Task[None] | None = None
         self.replied_to = ""
-        self.printed = None
+        self.printed: OutputLimit | None = None
         self.session.pack = pack
         self._num_sent = self._num_sent_before = 0
         self._has_said_all = False
         self.shell.events.register("pre_run_cell", self._begin)
         self.shell.input_transformer_manager.note_usual()
 
-    def watch_output(self, printed, pub_thread):
+    def watch_output(self, printed: "OutputLimit", pub_thread: "IOPubThread") -> None:
         """
         Count the messages that carry output.
 
@@ -166,29 +173,31 @@ class RankKernel(IPythonParallelKernel):
             self._num_sent += 1
             send(*args, **kwargs)
 
-        pub_thread.send_multipart = count_and_send
+        pub_thread.send_multipart = count_and_send  # type: ignore[method-assign]
 
     def _begin(self, info):
         self._num_sent_before = self._num_sent
 
-    def pre_handler_hook(self):
+    def pre_handler_hook(self) -> None:
         """
         Leave SIGINT to the agent, which raises only while the learner's code runs.
         """
 
-    def post_handler_hook(self):
+    def post_handler_hook(self) -> None:
         """
         Leave SIGINT to the agent.
         """
 
-    def init_metadata(self, parent):
+    def init_metadata(self, parent: dict[str, Any]) -> dict[str, Any]:
         """
         Take the transformed cell from a request, and start the metadata of its reply.
         """
         self.shell.input_transformer_manager.take(parent)
         return super().init_metadata(parent)
 
-    def finish_metadata(self, parent, metadata, reply_content):
+    def finish_metadata(
+        self, parent: dict[str, Any], metadata: dict[str, Any], reply_content: dict[str, Any]
+    ) -> dict[str, Any]:
         """
         Add the agent's report to a reply, and whether output can come after it.
         """
@@ -213,7 +222,9 @@ class RankKernel(IPythonParallelKernel):
     def _publish_execute_input(self, *args):
         pass  # this message would hold the cell's own text, which is not read either
 
-    async def execute_request(self, stream, ident, parent):
+    async def execute_request(
+        self, stream: "ZMQStream", ident: list[bytes], parent: dict[str, Any]
+    ) -> None:
         """
         Run a cell and send its reply. If the reply cannot be made or sent, reply with that error.
         """
@@ -237,7 +248,9 @@ class RankKernel(IPythonParallelKernel):
         finally:
             self.replied_to = parent["header"]["msg_id"]
 
-    async def do_execute(self, code, silent, store_history=True, **options):
+    async def do_execute(
+        self, code: str, silent: bool, store_history: bool = True, **options: object
+    ) -> dict[str, Any]:
         """
         Run a cell with the streams that earlier cells have left.
         """
@@ -263,7 +276,7 @@ class RankKernel(IPythonParallelKernel):
             reply.update(ename=type(error).__name__, evalue=shown)
         return reply
 
-    def do_apply(self, *args, **kwargs):
+    def do_apply(self, *args: object, **kwargs: object) -> tuple[dict[str, Any], list[Any]]:
         """
         Run a function that a view has sent, with the streams that earlier cells have left.
         """
@@ -271,7 +284,7 @@ class RankKernel(IPythonParallelKernel):
         with self.streams.of_cells(), self.shell.agent.function_runs():
             return super().do_apply(*args, **kwargs)
 
-    def cancel_await(self):
+    def cancel_await(self) -> bool:
         """
         End the `await` in which the cell waits, by a CancelledError. Call it in the main thread.
 
@@ -285,7 +298,7 @@ class RankKernel(IPythonParallelKernel):
         return True
 
 
-def pack(content):
+def pack(content: object) -> bytes:
     """
     Return a part of a message as JSON in UTF-8.
 

@@ -17,8 +17,10 @@ import stat
 import struct
 import sys
 import weakref
+from collections.abc import Set
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 
 from ddp_lessons.private import process_groups
 from ddp_lessons.ranks.system import clocks
@@ -31,7 +33,7 @@ _MOST_PEERS = 128
 _CONNECTED = (1, 8)  # Linux's numbers for ESTABLISHED and CLOSE_WAIT: this end is not shut down yet
 
 
-def open_sockets():
+def open_sockets() -> set[tuple[int, int]]:
     """
     Return the descriptor and the inode of every socket of this process.
 
@@ -62,9 +64,10 @@ class SparedSockets:
     all objects for sockets would take long, and would find some that are half made.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._open_before = open_sockets()
-        self._made = {}  # keyed by id, since a learner's subclass of socket may have no hash
+        # keyed by id, since a learner's subclass of socket may have no hash
+        self._made: dict[int, weakref.ref[socket.socket]] = {}
         make = socket.socket.__init__
 
         @functools.wraps(make)
@@ -75,7 +78,7 @@ class SparedSockets:
 
         socket.socket.__init__ = noting  # type: ignore
 
-    def now(self):
+    def now(self) -> set[tuple[int, int]]:
         """
         Return the spared sockets that are open now, as pairs of a descriptor and an inode.
         """
@@ -84,7 +87,7 @@ class SparedSockets:
         return {one for one in open_sockets() if one in self._open_before or one[0] in ours}
 
 
-def cut_group_sockets(spared):
+def cut_group_sockets(spared: Set[tuple[int, int]]) -> int:
     """
     Shut down every connected TCP socket that torch opened in this process.
 
@@ -122,7 +125,7 @@ def _shut_down(sock):
     return True
 
 
-def connect_for_absent_peers(spared, frame):
+def connect_for_absent_peers(spared: Set[tuple[int, int]], frame: FrameType | None) -> int:
     """
     End a wait of Gloo's for peers to connect, during which there is no socket to shut down yet.
 
@@ -198,7 +201,7 @@ def _lock_out(path):
         pass  # the other rank has moved the link into place
 
 
-def close_stores(frame):
+def close_stores(frame: FrameType | None) -> list[Path]:
     """
     Make every store that this rank may be waiting for fail at its next poll.
 
@@ -230,7 +233,7 @@ def close_stores(frame):
     return put
 
 
-def take_away(path):
+def take_away(path: Path) -> None:
     """
     Remove a link or a folder that `close_stores` has made, once the rank is released.
     """
@@ -253,7 +256,7 @@ def _make_folders(folder):
     return missing
 
 
-def release(spared, main_thread_id):
+def release(spared: Set[tuple[int, int]], main_thread_id: int) -> list[Path]:
     """
     Release the main thread from any communication in which it waits.
 

@@ -47,7 +47,7 @@ _SHORT_NAMES = {
 }
 
 
-def waiting_call(file, function):
+def waiting_call(file: str, function: str) -> str:
     """
     Return the name of the communication call that a stack frame belongs to, or "".
     """
@@ -114,7 +114,7 @@ def _forming(frame):
     return FormingGroup(str(names["group_name"]), sorted(ranks)) if ranks else None
 
 
-def source_line(cell_source, line):
+def source_line(cell_source: str, line: int | None) -> str:
     """
     Return the text of a line of a cell, counted from 1; "" if there is no such line.
     """
@@ -138,7 +138,9 @@ def _awaiting_frames(coroutine):
     return reversed(frames)
 
 
-def main_thread_snapshot(main_thread_id, cell_file, cell_source, coroutine=None):
+def main_thread_snapshot(
+    main_thread_id: int, cell_file: str | None, cell_source: str, coroutine: object = None
+) -> RankSnapshot:
     """
     Return a snapshot of the main thread.
 
@@ -205,7 +207,7 @@ def _recorded_entries():
     return sorted(entries.values(), key=lambda entry: entry["time_created_ns"])
 
 
-def recorded_collectives(since_ns=0):
+def recorded_collectives(since_ns: int = 0) -> list[Collective]:
     """
     Return the collectives and messages in torch's flight recorder of this rank, oldest first.
 
@@ -233,7 +235,7 @@ def recorded_collectives(since_ns=0):
     ]
 
 
-def is_in_group():
+def is_in_group() -> bool:
     """
     Return whether this rank is in a group. Import nothing: without torch it is in no group.
     """
@@ -241,7 +243,7 @@ def is_in_group():
     return dist is not None and dist.is_initialized()
 
 
-def counts_of_groups():
+def counts_of_groups() -> list[tuple[str, int]] | None:
     """
     Return (name, number of its last collective) for each group; None if this rank is in no group.
 
@@ -257,7 +259,7 @@ def counts_of_groups():
     ]
 
 
-def members_of_groups():
+def members_of_groups() -> dict[str, list[int]]:
     """
     Return for each group's name the sorted ranks of its members.
     """
@@ -269,7 +271,7 @@ def members_of_groups():
     return {name: members for name, members in ranks.items() if members is not None}
 
 
-def type_of_variable(name):
+def type_of_variable(name: str) -> str:
     """
     Return the name of the type that a variable of this rank's cells has.
     """
@@ -278,7 +280,7 @@ def type_of_variable(name):
     return type(get_ipython().user_ns[name]).__name__
 
 
-def has_variable(name):
+def has_variable(name: str) -> bool:
     """
     Return whether this rank's cells have a variable of that name.
     """

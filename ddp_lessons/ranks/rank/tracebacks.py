@@ -9,8 +9,13 @@ import re
 import sys
 import traceback as plain
 from asyncio import CancelledError
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 from ddp_lessons.private.ipykernel_streams import show_error_lines
+
+if TYPE_CHECKING:
+    from ipykernel.zmqshell import ZMQInteractiveShell
 
 _DIFFERS_ON_EVERY_RUN = (r"( at)? 0x[0-9a-fA-F]+", r"^\[/[^\]]*\] ", r" \[[0-9a-f.:]+\](:\d+)?")
 _PEER_IS_GONE = (
@@ -22,7 +27,7 @@ _PEER_IS_GONE = (
 _MOST_FRAMES = 10  # frames that are kept at a traceback's beginning, and as many at its end
 
 
-def comes_of_a_lost_peer(text):
+def comes_of_a_lost_peer(text: str) -> bool:
     """
     Return whether an error's text is one by which torch reports a lost peer.
 
@@ -31,7 +36,7 @@ def comes_of_a_lost_peer(text):
     return any(words in text for words in _PEER_IS_GONE)
 
 
-def shorten(traceback):
+def shorten(traceback: TracebackType | None) -> None:
     """
     Cut the middle out of a long traceback, in place.
 
@@ -45,7 +50,7 @@ def shorten(traceback):
         frames[_MOST_FRAMES - 1].tb_next = frames[-_MOST_FRAMES]
 
 
-def name_modules(traceback):
+def name_modules(traceback: TracebackType | None) -> None:
     """
     Fill the cache of `inspect` with the module of each frame in a traceback.
 
@@ -60,7 +65,7 @@ def name_modules(traceback):
         traceback = traceback.tb_next
 
 
-def show_briefly(shell):
+def show_briefly(shell: "ZMQInteractiveShell") -> None:
     """
     Show the current exception without its traceback.
 
@@ -68,10 +73,12 @@ def show_briefly(shell):
         shell: The engine's IPython shell.
     """
     kind, error, _ = sys.exc_info()
+    assert kind is not None
+    assert error is not None
     show_error_lines(shell, kind, error, [f"{kind.__name__}: {text_of_error(error)}"])
 
 
-def show_plainly(shell):
+def show_plainly(shell: "ZMQInteractiveShell") -> None:
     """
     Show the current exception with Python's own traceback: it takes 1 ms, IPython's takes 500 ms.
 
@@ -79,11 +86,13 @@ def show_plainly(shell):
         shell: The engine's IPython shell.
     """
     kind, error, traceback = sys.exc_info()
+    assert kind is not None
+    assert error is not None
     lines = "".join(plain.format_exception(kind, error, traceback)).splitlines()
     show_error_lines(shell, kind, error, lines)
 
 
-def may_come_of_a_release(error):
+def may_come_of_a_release(error: BaseException | None) -> bool:
     """
     Return whether a release may have raised an error, or an error in its chain of causes.
 
@@ -99,7 +108,7 @@ def may_come_of_a_release(error):
     return False
 
 
-def text_of_error(error):
+def text_of_error(error: BaseException | None) -> str:
     """
     Return the first line of an exception's text, without the parts that differ on every run.
 
@@ -115,7 +124,7 @@ def text_of_error(error):
     return first.partition(". This is typically caused by")[0]
 
 
-def line_of_error(error, cell_file):
+def line_of_error(error: BaseException, cell_file: str | None) -> int | None:
     """
     Return the innermost line of the cell that an exception passed through, or None.
     """

@@ -12,6 +12,8 @@ The state of the models and optimizers that an answer gets, and what of it the a
     momentum  the names in an optimizer's state
 """
 
+from collections.abc import Iterable
+
 import torch
 
 from ddp_lessons.checks.kit.on_rank.snapshots import same_bits
@@ -30,18 +32,18 @@ class ArgumentState:
         given: The arguments, a tuple.
     """
 
-    def __init__(self, given):
+    def __init__(self, given: Iterable[object]) -> None:
         self._things = [one for one in given if _notes_of(one) is not None]
         self._before = [_notes_of(one) for one in self._things]
 
-    def changes(self):
+    def changes(self) -> dict[str, str]:
         """
         Return what has changed since.
 
         Returns:
             dict: {name of what changed, as in the module's text: a sentence about the first place}.
         """
-        found: dict = {}
+        found: dict[str, str] = {}
         for before, thing in zip(self._before, self._things, strict=True):
             after = _notes_of(thing) or {}
             for key in (*before, *(after.keys() - before.keys())):

@@ -3,18 +3,25 @@ The surroundings of an answer in a case: a default group of the case's size, a s
 numbers for the case alone, and torch's usual modes. All are undone after the case.
 """
 
+from __future__ import annotations
+
 import random
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from ddp_lessons.private import process_groups
 
+if TYPE_CHECKING:
+    from ddp_lessons.checks.kit.on_rank.rank_record import RankContext
+
 _GROUP = "ddp-lessons check of {} ranks"
 
 
-def make_groups(sizes):
+def make_groups(sizes: Iterable[int]) -> None:
     """
     Make a group of ranks 0 to n - 1 for each n. Collective: every rank must call it.
     """
@@ -22,7 +29,7 @@ def make_groups(sizes):
         dist.new_group(list(range(size)), group_desc=_GROUP.format(size))
 
 
-def find_group(size):
+def find_group(size: int) -> dist.ProcessGroup | None:
     """
     Return the group of ranks 0 to size - 1, or None.
 
@@ -38,7 +45,7 @@ def find_group(size):
 
 
 @contextmanager
-def default_group(size):
+def default_group(size: int | None) -> Iterator[None]:
     """
     Make the group of ranks 0 to size - 1 the default one in a `with` block. None: change nothing.
     """
@@ -55,7 +62,7 @@ def default_group(size):
 
 
 @contextmanager
-def fresh_store(name):
+def fresh_store(name: str) -> Iterator[None]:
     """
     Give the default group a store without keys in a `with` block.
 
@@ -74,7 +81,7 @@ def fresh_store(name):
 
 
 @contextmanager
-def names_of_groups(context):
+def names_of_groups(context: RankContext) -> Iterator[None]:
     """
     Make torch derive the names of new groups from the case in a `with` block.
 
@@ -95,13 +102,14 @@ def names_of_groups(context):
 
 
 @contextmanager
-def random_states(context):
+def random_states(context: RankContext) -> Iterator[None]:
     """
     Give every rank its own random numbers in a `with` block, and restore the learner's afterwards.
     """
     python, cpu = random.getstate(), torch.get_rng_state()
     gpus = [context.device] if context.device.type == "cuda" else []
     on_gpus = [torch.cuda.get_rng_state(gpu) for gpu in gpus]
+    assert context.case.seed is not None
     random.seed(f"{context.case.seed} {context.rank}")
     # torch.manual_seed is too slow: without a GPU it formats the stack, which takes as long as a
     # short case.
@@ -119,7 +127,7 @@ def random_states(context):
 
 
 @contextmanager
-def usual_modes():
+def usual_modes() -> Iterator[None]:
     """
     Turn gradients on and make float32 the default in a `with` block, whatever earlier cells set.
     """

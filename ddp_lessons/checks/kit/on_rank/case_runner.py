@@ -5,6 +5,8 @@ Legend: a case of n ranks runs on ranks 0 to n - 1, and their subgroup is the de
 the case. So an answer calls `dist.get_rank()` and `dist.all_reduce(tensor)` as in a world of n.
 """
 
+from __future__ import annotations
+
 import base64
 import contextlib
 import importlib
@@ -14,8 +16,10 @@ import linecache
 import os
 import pickle
 import types
+from collections.abc import Callable
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -74,16 +78,16 @@ class Kept:
     printed: _Bounded = field(default_factory=_Bounded)
     pickled: bytes | None = None
 
-    def enclosed(self):
+    def enclosed(self) -> tuple[str | None, str, bool]:
         """
         Return the record as plain data, for `opened`.
         """
         give_back()
         pickled = self.pickled and base64.b64encode(self.pickled).decode()
-        return pickled, self.printed.text, dist.is_initialized()
+        return pickled, self.printed.text, dist.is_initialized()  # type: ignore[return-value]
 
 
-def opened(enclosed):
+def opened(enclosed: tuple[str | None, str, bool] | None) -> tuple[Any, str, bool]:
     """
     Unpack in the kernel what a rank enclosed in its reply.
 
@@ -97,7 +101,7 @@ def opened(enclosed):
     return pickled and pickle.loads(base64.b64decode(pickled)), printed, is_in_group
 
 
-def look(module, name):
+def look(module: str, name: str) -> dict[str, Any]:
     """
     Return whether an answer can be run on this rank.
 
@@ -116,7 +120,7 @@ def look(module, name):
     }
 
 
-def replaced_names():
+def replaced_names() -> list[str]:
     """
     Return the names in torch.distributed that hold something other than torch's own functions.
     """
@@ -138,7 +142,13 @@ def _is_torchs(thing):
     return is_instance or not callable(thing) or thing.__module__.partition(".")[0] == "torch"
 
 
-def play(module, number, case, folder, has_own_orders=False):
+def play(
+    module: str,
+    number: str,
+    case: tuple[int, dict[str, Any], int | None, bool],
+    folder: str,
+    has_own_orders: bool = False,
+) -> None:
     """
     Run an answer in one case, and send the record along with the cell's reply (see `Kept`).
 
@@ -211,7 +221,7 @@ def _outcome(error, file):
     return Outcome(RAISED, type(error).__name__, text_of_error(error), line, code)
 
 
-def file_of(answer):
+def file_of(answer: Callable[..., object]) -> str | None:
     """
     Return the name under which the code of a function or class was compiled, or None.
     """

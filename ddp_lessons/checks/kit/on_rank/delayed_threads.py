@@ -7,6 +7,7 @@ finished when the answer returns.
 
 import os
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ddp_lessons.checks.kit.deadline import Deadline
@@ -16,7 +17,7 @@ _LATE_S, _LOOK_EVERY_S, _MOST_S = 0.2, 0.02, 5.0
 
 
 @contextmanager
-def late_threads():
+def late_threads() -> Iterator[Callable[[], int]]:
     """
     Delay each thread that starts in a `with` block by 0.2 s.
 

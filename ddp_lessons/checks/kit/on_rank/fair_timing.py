@@ -4,18 +4,25 @@ The time that an answer took, less its waits for a core; and a wait for ranks th
 Legend: `watch` is a store of the check, in which each rank sets its process id and its end.
 """
 
+from __future__ import annotations
+
 import os
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ddp_lessons.checks.kit.deadline import Deadline
 from ddp_lessons.ranks.system.thread_stats import main_waited_s
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 _LOOK_EVERY_S = 0.01
 
 
 @contextmanager
-def timed(took):
+def timed(took: list[tuple[float, float]]) -> Iterator[None]:
     """
     Append the duration of a `with` block to the list `took`.
 
@@ -29,28 +36,28 @@ def timed(took):
     took.append((by_clock_s, by_clock_s - max(waited_s, 0.0)))
 
 
-def tell_process(watch, rank):
+def tell_process(watch: dist.Store, rank: int) -> None:
     """
     Set this rank's process id in the store.
     """
     watch.set(f"process/{rank}", str(os.getpid()))
 
 
-def tell_end(watch, rank):
+def tell_end(watch: dist.Store, rank: int) -> None:
     """
     Set in the store that this rank's answer has returned.
     """
     watch.set(f"ended/{rank}", "yes")
 
 
-def processes_of(watch, ranks):
+def processes_of(watch: dist.Store, ranks: Iterable[int]) -> list[int]:
     """
     Return the process ids of ranks. Block until all of them have set theirs.
     """
     return [int(watch.get(f"process/{rank}")) for rank in ranks]
 
 
-def wait_for_ends(watch, ranks, limit_s):
+def wait_for_ends(watch: dist.Store, ranks: Sequence[int], limit_s: float) -> None:
     """
     Wait until ranks have set their ends, or until `limit_s` seconds have passed.
 

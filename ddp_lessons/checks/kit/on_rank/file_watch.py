@@ -11,8 +11,10 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import torch
 
@@ -50,16 +52,17 @@ class FileWatch:
             with other bytes in it.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self.versions = []
+        self.versions: list[tuple[int, bytes | None]] = []
         self.num_saves = self.num_moves = 0
         self.synced = self.was_beside = self.was_written_over = False
-        self._key = self._profile = None
+        self._key: object = None
+        self._profile: Callable[..., object] | None = None
         self._lengths, self._beside = {}, set()
         self._wrappers = {name: self._wrapped(name) for name in _OWN}
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self._key = object()  # so that the first look notes the present state
         self._look()
         for name, wrapper in self._wrappers.items():
@@ -68,7 +71,7 @@ class FileWatch:
         sys.setprofile(self._on_event)
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         sys.setprofile(self._profile)
         for name, own in _OWN.items():
             setattr(os, name, own)
@@ -128,7 +131,7 @@ class FileWatch:
                 self.was_written_over = is_old_file
 
 
-def open_below(folder):
+def open_below(folder: Path | str) -> list[str]:
     """
     Return the names of the files that this process has open in a folder or below it.
 
@@ -141,7 +144,7 @@ def open_below(folder):
         with suppress(OSError):  # the descriptor of the listing is closed
             status = os.fstat(handle)
             found.add(names.get((status.st_dev, status.st_ino)))
-    return sorted(found - {None})
+    return sorted(found - {None})  # type: ignore[arg-type]  # only texts are left
 
 
 def _inodes_below(folder):
@@ -155,7 +158,7 @@ def _files_below(folder):
                 yield file, os.lstat(file)
 
 
-def left_by_kills(path, save):
+def left_by_kills(path: Path | str, save: Callable[[], object]) -> list[Path]:
     """
     Call a function that saves, and copy its folder whenever a kill would leave other files.
 

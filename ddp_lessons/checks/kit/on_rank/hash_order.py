@@ -12,13 +12,20 @@ import ast
 import builtins
 import linecache
 import types
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from ddp_lessons.checks.kit.on_rank.patching import replacing
+
+if TYPE_CHECKING:
+    from ddp_lessons.checks.kit.on_rank.rank_record import RankContext
+
+_T = TypeVar("_T")
 
 _OWN, _OWN_SET, _OWN_HASH = "_ddp_lessons_own", "_ddp_lessons_set", "_ddp_lessons_hash"
 _FRESH = ("union", "intersection", "difference", "symmetric_difference", "copy")
@@ -40,19 +47,21 @@ class Orders:
         num_asked: How often the answer used the order of such values, or the hash of one.
     """
 
-    def __init__(self, rank, is_own, names):
+    def __init__(self, rank: int, is_own: bool, names: Mapping[str, Any]) -> None:
         self._rank, self._is_own, self._names = rank, is_own, names
         self.num_asked = 0
-        self.kinds = {kind: _kind_of_set(self, kind) for kind in (set, frozenset)}
+        self.kinds: dict[type, type[Any]] = {
+            kind: _kind_of_set(self, kind) for kind in (set, frozenset)
+        }
 
-    def own(self, value):
+    def own(self, value: _T) -> _T:
         """
         Return a set with the same elements in this rank's order; return other values unchanged.
         """
         kind = self.kinds.get(type(value))
         return value if kind is None else kind(value)
 
-    def own_hash(self, value):
+    def own_hash(self, value: object) -> int:
         """
         Return the hash that a value has on this rank.
         """
@@ -66,7 +75,7 @@ class Orders:
         mark = repr(value) if _has_text(value) else id(value)
         return Random(f"{self._rank} {mark}").getrandbits(60)
 
-    def in_order(self, values):
+    def in_order(self, values: list[_T]) -> list[_T]:
         """
         Return the elements of a set in the order that they have on this rank.
         """
@@ -118,7 +127,7 @@ def _kind_of_set(orders, base):
 
 
 @contextmanager
-def noting_orders(context, names, is_own):
+def noting_orders(context: "RankContext", names: dict[str, Any], is_own: bool) -> Iterator[Orders]:
     """
     Make the learner's functions create sets that note whether texts are in them, in a `with` block.
 

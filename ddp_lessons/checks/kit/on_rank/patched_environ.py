@@ -5,11 +5,13 @@ Other contents of `os.environ` in a rank while an answer is tried, and what the 
 import inspect
 import linecache
 import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any
 
 
 @contextmanager
-def told(words):
+def told(words: Mapping[str, str]) -> Iterator[Callable[[], list[str]]]:
     """
     Set variables in `os.environ` for a `with` block. Undo them and the answer's changes afterwards.
 
@@ -35,7 +37,7 @@ def told(words):
         os.environ.update(before)
 
 
-def defined_anew(answer, name):
+def defined_anew(answer: Callable[..., Any], name: str) -> Callable[..., Any]:
     """
     Run the cell that defines an answer again, in a new namespace, and return the new answer.
 

@@ -5,13 +5,14 @@ A released rank gets a KeyboardInterrupt at any line, also while values are put 
 is recorded before it is replaced, and the next call of `give_back` puts back what is left.
 """
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 _lent_out: list = []  # (module, name, original value), newest last
 
 
 @contextmanager
-def replacing(module, **values):
+def replacing(module: object, **values: object) -> Iterator[None]:
     """
     Give names of a module other values in a `with` block.
 
@@ -29,7 +30,7 @@ def replacing(module, **values):
         give_back(num_before)
 
 
-def give_back(num_kept=0):
+def give_back(num_kept: int = 0) -> None:
     """
     Put back the values that were replaced, except the oldest `num_kept` of them.
     """

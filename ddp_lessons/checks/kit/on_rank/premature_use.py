@@ -4,12 +4,15 @@ Detection of tensors that an answer uses while their message may still be under 
 The answer's values cannot show this: they are right whenever the message was fast enough.
 """
 
+from collections.abc import Collection
+from typing import Any, Self
+
 from ddp_lessons.checks.kit.on_rank.snapshots import tensors_in
 from ddp_lessons.private.dispatcher import dispatch_mode, schema_of
 from ddp_lessons.trace import trace
 
 
-class PrematureUse(dispatch_mode()):
+class PrematureUse(dispatch_mode()):  # type: ignore[misc]  # a class of torch
     """
     A mode that records the first call that uses a message's tensor before the wait for the message.
 
@@ -20,7 +23,7 @@ class PrematureUse(dispatch_mode()):
             there was no such call.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.taken_by: str | None = None
         self.written_by: str | None = None
@@ -28,15 +31,21 @@ class PrematureUse(dispatch_mode()):
         self._coming: list = []  # (tensor, the event of its receive)
         self._leaving: list = []  # (tensor, the event of its send)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self._events.start()
         return super().__enter__()
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         self._events.stop()
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Collection[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         name, given = schema_of(func).name.partition("::")[2], tensors_in([args, kwargs or {}])
         # Views, and new tensors made like another tensor, do not read its elements.
         if not (func.is_view or name.startswith("new_") or name.endswith("_like")):

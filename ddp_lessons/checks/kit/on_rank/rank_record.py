@@ -2,10 +2,14 @@
 The rank context, and the rank record: an answer's calls, and what became of their arguments.
 """
 
+from __future__ import annotations
+
 import copy
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
 
@@ -15,6 +19,14 @@ from ddp_lessons.checks.kit.on_rank.snapshots import equal, plain, share_memory,
 from ddp_lessons.private.process_groups import default_store
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.trace import trace
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ddp_lessons.checks.kit.cases import Case
+    from ddp_lessons.trace import Event
+
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -42,14 +54,14 @@ class Call:
         number: The number of the call in this case, from 1.
     """
 
-    before: tuple
-    after: tuple = ()
-    result: object = None
+    before: tuple[Any, ...]
+    after: tuple[Any, ...] = ()
+    result: Any = None
     shares_input: bool = False
-    events: list = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     num_keys: int = 0
-    changes: dict = field(default_factory=dict)
-    again: object = None
+    changes: dict[str, str] = field(default_factory=dict)
+    again: Call | None = None
     repeats: bool = False
     kept_room: bool = False
     num_threads: int = 0
@@ -70,8 +82,8 @@ class RankRecord:
     """
 
     rank: int
-    calls: list
-    kept: object = None
+    calls: list[Call]
+    kept: Any = None
     num_orders: int = 0
 
 
@@ -90,7 +102,14 @@ class RankContext:
         must_join_threads: Whether a call must have waited for the threads that it has started.
     """
 
-    def __init__(self, case, rank, folder, twice=False, must_join_threads=False):
+    def __init__(
+        self,
+        case: Case,
+        rank: int,
+        folder: Path | str,
+        twice: bool = False,
+        must_join_threads: bool = False,
+    ) -> None:
         self.case = case
         self.twice = twice
         self.must_join_threads = must_join_threads
@@ -98,13 +117,19 @@ class RankContext:
         self.world_size = case.world_size
         self.device = rank_device()
         self.folder = Path(folder)
-        self.calls = []
+        self.calls: list[Call] = []
         self._num_calls = 0
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> Any:
         return self.case[name]
 
-    def call(self, answer, *args, watch=(), **kwargs):
+    def call(
+        self,
+        answer: Callable[..., _T],
+        *args: object,
+        watch: Sequence[nn.Module] = (),
+        **kwargs: object,
+    ) -> _T:
         """
         Call the answer, and record its trace, its result, and what became of its arguments.
 

@@ -9,8 +9,10 @@ Legend: a message has two ends, a send and a receive.
 """
 
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,6 +21,7 @@ from ddp_lessons.private import process_groups
 from ddp_lessons.process_group import rank_device
 
 _MAX_JOIN_S = 0.5
+_T = TypeVar("_T")
 
 
 @dataclass(eq=False)
@@ -40,11 +43,11 @@ class MessageEnd:
     sent: torch.Tensor | None = None
     other: "MessageEnd | None" = None
 
-    def __str__(self):
+    def __str__(self) -> str:
         call = "recv from" if self.sent is None else "send to"
         return f"{call} {'any rank' if self.peer is None else f'rank {self.peer}'}"
 
-    def fits(self, other):
+    def fits(self, other: "MessageEnd") -> bool:
         """
         Tell whether this end and another one, both without a partner, can form one message.
         """
@@ -57,7 +60,9 @@ class MessageEnd:
         )
 
 
-def simulate_world(world_size, play):
+def simulate_world(
+    world_size: int, play: Callable[[int], _T]
+) -> tuple[list[_T | None], dict[int, MessageEnd] | dict[int, Exception]] | None:
     """
     Play each rank of a world.
 
@@ -72,8 +77,9 @@ def simulate_world(world_size, play):
         the dictionary is {rank: its error}. The function returns None instead of the tuple if an
         answer sends from a thread, because the order of its calls then differs from play to play.
     """
+    kept: list[_T | None]
     ends, kept = [{} for _ in range(world_size)], [None] * world_size
-    stops = dict.fromkeys(range(world_size))
+    stops: dict[int, Any] = dict.fromkeys(range(world_size))
     while ready := [rank for rank, end in stops.items() if end is None or end.other]:
         for rank in ready:
             with _default_group(_Group(rank, ends)) as group, _ending_threads():

@@ -6,6 +6,7 @@ import copyreg
 import io
 import pickle
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,11 +29,11 @@ class Other:
     kind: str
     why: str = ""
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"a {self.kind}{f' ({self.why})' if self.why else ''}"
 
 
-def plain(value, depth=0):
+def plain(value: object, depth: int = 0) -> Any:
     """
     Return a copy of a value that shares no memory with it and can be pickled.
 
@@ -53,6 +54,7 @@ def plain(value, depth=0):
         if isinstance(value, kind):
             return kind(plain(one, depth + 1) for one in value)
     if type(value) in (list, tuple):
+        assert isinstance(value, list | tuple)
         return type(value)(plain(one, depth + 1) for one in value)
     if isinstance(value, tuple):
         return tuple(plain(one, depth + 1) for one in value)
@@ -61,7 +63,7 @@ def plain(value, depth=0):
     return Other(type(value).__name__)
 
 
-def tensors_in(value, depth=0):
+def tensors_in(value: object, depth: int = 0) -> list[torch.Tensor]:
     """
     Return the tensors in a value, also those in nested lists, tuples and dictionaries.
     """
@@ -74,7 +76,7 @@ def tensors_in(value, depth=0):
     return []
 
 
-def share_memory(values, others):
+def share_memory(values: object, others: object) -> bool:
     """
     Tell whether a tensor in `values` shares memory with a tensor in `others`.
     """
@@ -86,7 +88,7 @@ def _memory(tensor):
     return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
 
 
-def equal(one, other):
+def equal(one: object, other: object) -> bool:
     """
     Tell whether two plain values are the same: type, shape, dtype and every bit of a number.
     """
@@ -95,13 +97,15 @@ def equal(one, other):
     if type(one) is not type(other):
         return False
     if isinstance(one, list | tuple):
+        assert isinstance(other, list | tuple)
         return len(one) == len(other) and all(map(equal, one, other))
     if isinstance(one, dict):
+        assert isinstance(other, dict)
         return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
     return one == other or (one != one and other != other)  # two NaNs
 
 
-def same_bits(one, other):
+def same_bits(one: torch.Tensor, other: object) -> bool:
     """
     Tell whether two tensors have one dtype, one shape and the same bytes; NaN equals NaN.
     """
@@ -113,7 +117,7 @@ def same_bits(one, other):
     return bool((one == other).all())
 
 
-def pickled(value):
+def pickled(value: object) -> bytes:
     """
     Return a value as bytes that `pickle.loads` reads.
 

@@ -5,28 +5,38 @@ A rank agent releases each rank, as it does under a supervisor. The launcher sta
 and ipyparallel's `KernelNanny`, a process next to each engine, reports its death.
 """
 
+from __future__ import annotations
+
 import json
 import signal
-from collections import Counter
-from concurrent.futures import wait
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ipyparallel.cluster.launcher import LauncherError
+from ipyparallel.cluster.launcher import EngineLauncher, LauncherError
 
 from ddp_lessons.errors import RanksGone, StartFailed
 from ddp_lessons.ranks.diagnosis.conclusion import lost_message
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 from ddp_lessons.ranks.kernel.launchers.hosts_of_ranks import (
     ask_hosts_of_ranks,
+    count_ranks_by_host,
     note_silent_ranks,
     short_name,
 )
 from ddp_lessons.ranks.kernel.launchers.registry import LAUNCHERS
 from ddp_lessons.ranks.kernel.rank_processes import RankProcesses, loopback_only
-from ddp_lessons.ranks.rank.host_info import RANK_FROM, count_by_host, host_info
+from ddp_lessons.ranks.rank.host_info import RANK_FROM, HostInfo, host_info
 from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
+
+if TYPE_CHECKING:
+    from ipyparallel import Client
+
+    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
+    from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
+    from ddp_lessons.ranks.system.placement import Placement
 
 _LOG_LINES = 12
 
@@ -40,27 +50,36 @@ class LaunchedRankProcesses(RankProcesses):
         launcher: Name of the launcher: "local", "mpi", "slurm" or "ssh".
     """
 
-    has_supervisor = False
+    has_supervisor: bool = False
     _replace_s = clocks.REPLACE_ELSEWHERE_S
     _rank_from = ""  # variables in which the launcher gives each engine its number
 
-    def __init__(self, supervisor, cluster, client, placement, launcher):
+    def __init__(
+        self,
+        supervisor: SupervisorClient,
+        cluster: RanksCluster,
+        client: Client,
+        placement: Placement,
+        launcher: str,
+    ) -> None:
         super().__init__(supervisor, cluster, client, placement)
         self._launcher = launcher
-        self._homes = {}  # rank -> dict of its host, process and versions (see `host_info`)
-        self._launchers = {}  # rank -> ipyparallel's launcher of its engine, if it has its own
-        self._here: dict = {}
-        self._places = {}  # rank -> (its number on its host, number of ranks on the host)
+        self._homes: dict[int, HostInfo] = {}  # of each rank
+        # rank -> ipyparallel's launcher of its engine, if it has its own
+        self._launchers: dict[int, EngineLauncher] = {}
+        self._here: Mapping[str, object] = {}
+        self._places: dict[int, tuple[int, int]] = {}  # rank -> (number on its host, ranks there)
         self._loss = ""
-        self._replaced = set()  # ranks that are being replaced, perhaps since an earlier attempt
-        self.silent = self._silent = set()
+        self._replaced: set[int] = set()  # being replaced, perhaps since an earlier attempt
+        self._silent: set[int] = set()
+        self.silent = self._silent
         note_silent_ranks(client, self._silent)
         self.on_this_machine = not LAUNCHERS[launcher].is_elsewhere
         if not self.on_this_machine:
             # Hosts that share their homes share the profile, of which this is the private folder.
             self.shared_folder = Path(cluster.profile_dir) / "security"
 
-    def launch(self, timeout_s):
+    def launch(self, timeout_s: float) -> None:
         """
         Start all engines, wait until they have registered, and ask each for its host.
 
@@ -70,7 +89,7 @@ class LaunchedRankProcesses(RankProcesses):
         super().launch(timeout_s)
         self._ask_homes(self._ranks)
 
-    def _start(self, n, options):
+    def _start(self, n: int, options: Mapping[str, object]) -> EngineLauncher:
         before = set(self._cluster.engines)
         try:
             engine_set = super()._start(n, options)
@@ -86,7 +105,7 @@ class LaunchedRankProcesses(RankProcesses):
             ) from error
         return engine_set
 
-    def stop(self):
+    def stop(self) -> None:
         """
         End all engines, on all hosts.
         """
@@ -95,7 +114,7 @@ class LaunchedRankProcesses(RankProcesses):
         for set_id in list(self._cluster.engines):
             self._end(set_id)
 
-    def _end(self, set_id):
+    def _end(self, set_id: str) -> None:
         """
         End a set of engines, some of which may never have started.
         """
@@ -107,7 +126,7 @@ class LaunchedRankProcesses(RankProcesses):
             self._cluster.stop_engines_sync(set_id)
         self._cluster.engines.pop(set_id, None)
 
-    def _options(self):
+    def _options(self) -> dict[str, dict[str, str]]:
         # ipyparallel's launchers can only set the same variables for every engine.
         shared = {
             "WORLD_SIZE": str(len(self._ranks)),
@@ -117,7 +136,7 @@ class LaunchedRankProcesses(RankProcesses):
         }
         return {"environment": {**shared, **(loopback_only() if self._only_here() else {})}}
 
-    def _only_here(self):
+    def _only_here(self) -> bool:
         """
         Return whether all ranks must be on this machine, as where the controller uses loopback.
         """
@@ -126,22 +145,22 @@ class LaunchedRankProcesses(RankProcesses):
         file = Path(self._cluster.controller.connection_files["engine"])
         return json.loads(file.read_text(encoding="utf-8"))["interface"] == f"tcp://{LOOPBACK}"
 
-    def _said(self):
+    def _said(self) -> str:
         """
         Return the output of the engines; empty before they are started.
         """
         return "" if self._engine_set is None else self._engine_set.get_output()
 
-    def _log_tail(self, ranks):
+    def _log_tail(self, ranks: Collection[int]) -> str:
         lines = self._said().strip().splitlines()[-_LOG_LINES:]
         return "".join(f"\n  {self._launcher}: {line}" for line in lines) + ("\n" if lines else "")
 
-    def _ended_early(self, rank):
+    def _ended_early(self, rank: int) -> bool:
         return self._engine_set is not None and not self._engine_set.running
 
     # ---- where they are ----
 
-    def _ask_homes(self, ranks):
+    def _ask_homes(self, ranks: Collection[int]) -> None:
         file = self._cluster.controller.connection_files["client"]
         here = self._here = host_info(file)
         time_limit = LoadAwareTimeout(clocks.HOME_S, self._startup_pids)
@@ -156,9 +175,9 @@ class LaunchedRankProcesses(RankProcesses):
             self._check(rank, there, here)
         self._homes.update(found)
         self._note_launchers(found)
-        self._count_by_host(ranks)
+        count_ranks_by_host(self._client, self._homes, self._places, ranks)
 
-    def _note_launchers(self, homes):
+    def _note_launchers(self, homes: Mapping[int, HostInfo]) -> None:
         # A launcher knows its process by its id, but a process on another host may have the same.
         for rank, there in homes.items():
             held = list(self._launchers.values())
@@ -169,29 +188,11 @@ class LaunchedRankProcesses(RankProcesses):
             if named or alike:
                 self._launchers[rank] = (named or alike)[0]
 
-    def _all_launchers(self):
+    def _all_launchers(self) -> list[EngineLauncher]:
         sets = self._cluster.engines.values()
         return [one for each in sets for one in getattr(each, "launchers", {}).values()]
 
-    def _count_by_host(self, replaced_ranks):
-        """
-        Set LOCAL_RANK and LOCAL_WORLD_SIZE on ranks where they have changed. Wait for the replaced
-        ranks only: other ranks may be in a cell, and set them after it.
-        """
-        counts = Counter(there["host"] for there in self._homes.values())
-        seen: Counter = Counter()
-        told = {}
-        for rank, there in sorted(self._homes.items()):
-            snapshot = seen[there["host"]], counts[there["host"]]
-            seen[there["host"]] += 1
-            is_news = self._places.get(rank) != snapshot or rank in replaced_ranks
-            if is_news and rank in self._client.ids:
-                view = self._client.direct_view(rank)
-                told[rank] = view.apply_async(count_by_host, *snapshot)
-                self._places[rank] = snapshot
-        wait([told[rank] for rank in replaced_ranks if rank in told], timeout=clocks.HOME_S)
-
-    def _check(self, rank, there, here):
+    def _check(self, rank: int, there: Mapping[str, object], here: Mapping[str, object]) -> None:
         for what in ("python", "torch", "ddp_lessons"):
             if there[what] != here[what]:
                 raise StartFailed(
@@ -200,21 +201,21 @@ class LaunchedRankProcesses(RankProcesses):
                 )
 
     @property
-    def shares_files(self):
+    def shares_files(self) -> bool:
         """
         Whether all ranks see the kernel's files.
         """
         return all(there["sees_file"] for there in self._homes.values())
 
     @property
-    def hosts(self):
+    def hosts(self) -> dict[int, str]:
         """
         {rank: name of its host}; empty if all ranks are on this machine.
         """
         named = {rank: there["host"] for rank, there in self._homes.items()}
         return {} if set(named.values()) <= {self._here.get("host")} else named
 
-    def pid(self, rank):
+    def pid(self, rank: int) -> int | None:
         """
         Return a rank's process id on its host, even after its death; None if it is unknown.
         """
@@ -223,7 +224,7 @@ class LaunchedRankProcesses(RankProcesses):
     # ---- deaths ----
 
     @property
-    def dead(self):
+    def dead(self) -> list[int]:
         """
         The ranks that have no engine registered at the controller.
         """
@@ -231,7 +232,7 @@ class LaunchedRankProcesses(RankProcesses):
         return [rank for rank in self._ranks if rank not in living]
 
     @property
-    def loss(self):
+    def loss(self) -> str:
         """
         The cause that has ended all ranks; empty if there is none. Once found, it stays.
         """
@@ -239,13 +240,13 @@ class LaunchedRankProcesses(RankProcesses):
             self._loss = self._find_loss()
         return self._loss
 
-    def _find_loss(self):
+    def _find_loss(self) -> str:
         """
         Return what has ended all ranks, now that some are dead; empty if they can be replaced.
         """
         return ""
 
-    def kill_stuck(self, ranks):
+    def kill_stuck(self, ranks: Collection[int]) -> None:
         """
         End the processes of ranks that cannot be released, through each rank's `KernelNanny`.
         """
@@ -253,7 +254,7 @@ class LaunchedRankProcesses(RankProcesses):
         self._given_up.update(self._homes[rank]["pid"] for rank in ranks)
         self._client.send_signal(signal.SIGKILL, targets=ranks, block=False)
 
-    def resume(self, ranks):
+    def resume(self, ranks: Collection[int]) -> None:
         """
         Resume ranks that a signal has stopped, through each rank's `KernelNanny`.
         """
@@ -261,7 +262,7 @@ class LaunchedRankProcesses(RankProcesses):
         if ranks:
             self._client.send_signal(signal.SIGCONT, targets=ranks, block=False)
 
-    def replace_dead(self):
+    def replace_dead(self) -> list[int]:
         """
         Replace each dead rank by an engine of its own, on the same host if that still answers.
 
@@ -289,7 +290,7 @@ class LaunchedRankProcesses(RankProcesses):
         self._replaced.clear()
         return replaced
 
-    def _forget(self, rank):
+    def _forget(self, rank: int) -> None:
         """
         Remove the launcher of a dead rank, so that nothing waits for the rank's process any more.
         """
@@ -300,11 +301,11 @@ class LaunchedRankProcesses(RankProcesses):
                     launcher.stop_callbacks.clear()  # else the set would look for this launcher
                     del engine_set.launchers[key]
 
-    def _start_again(self, rank):
+    def _start_again(self, rank: int) -> None:
         self._forget(rank)
         self._start(1, self._options_of(rank))
 
-    def _options_of(self, rank):
+    def _options_of(self, rank: int) -> dict[str, dict[str, str]]:
         """
         Return the options of an engine that is started alone.
         """
@@ -312,7 +313,7 @@ class LaunchedRankProcesses(RankProcesses):
         options["environment"].update(self._own_number(rank))
         return options
 
-    def _own_number(self, rank):
+    def _own_number(self, rank: int) -> dict[str, str]:
         """
         Return the variables that give an engine that is started alone its rank.
         """

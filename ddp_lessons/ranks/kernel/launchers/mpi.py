@@ -2,13 +2,17 @@
 Ranks that mpiexec starts on this machine. When a rank dies, mpiexec ends all of them.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import re
 import shutil
 import subprocess
 import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ipyparallel.cluster import launcher as ipp_launcher
 
@@ -17,6 +21,13 @@ from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedRankPr
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 from ddp_lessons.ranks.system.processes import descendants_of
+
+if TYPE_CHECKING:
+    from ipyparallel import Client
+
+    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
+    from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
+    from ddp_lessons.ranks.system.placement import Placement
 
 _MOST_LINES = 16
 _OTHER_MACHINES = re.compile(r"--?(host|hostfile|machinefile|default-hostfile|H|f|hosts)$")
@@ -34,20 +45,22 @@ Advice for some of mpiexec's error messages.
 """
 
 
-class MPIEngineSetLauncher(ipp_launcher.MPIEngineSetLauncher):
+class MPIEngineSetLauncher(
+    ipp_launcher.MPIEngineSetLauncher  # type: ignore[misc, unused-ignore]
+):
     """
     ipyparallel's launcher for MPI, with the same configuration, but without MPI in the engines.
     """
 
     @property
-    def program(self):
+    def program(self) -> list[str]:
         """
         The engine's command. It lacks ipyparallel's option --mpi, which would put mpi4py into the
         learner's namespace.
         """
         return self.engine_cmd
 
-    def start(self, n):
+    def start(self, n: int) -> None:
         """
         Start mpiexec with n engines.
 
@@ -67,20 +80,20 @@ class MPIEngineSetLauncher(ipp_launcher.MPIEngineSetLauncher):
             self.environment[_SHARE_CORES] = "1"
         return super().start(n)
 
-    def _wait(self):
+    def _wait(self) -> None:
         # ipyparallel's last step here asks once more, without waiting, for the end that it has
         # seen. That raises if `has_ended` asks at the same moment, and a notebook would show it.
         with contextlib.suppress(subprocess.TimeoutExpired):
             super()._wait()
 
     @property
-    def has_ended(self):
+    def has_ended(self) -> bool:
         """
         Whether mpiexec has ended. `running` changes only if an event loop runs, as in a notebook.
         """
         return ipyparallel_cluster.has_ended(self)
 
-    def get_output(self, remove=False):
+    def get_output(self, remove: bool = False) -> str:
         """
         Return the output of mpiexec and the engines so far, or until the file was removed.
         """
@@ -102,22 +115,29 @@ class MPIRankProcesses(LaunchedRankProcesses):
 
     _rank_from = "OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK"
 
-    def __init__(self, supervisor, cluster, client, placement, launcher):
+    def __init__(
+        self,
+        supervisor: SupervisorClient,
+        cluster: RanksCluster,
+        client: Client,
+        placement: Placement,
+        launcher: str,
+    ) -> None:
         super().__init__(supervisor, cluster, client, placement, launcher)
-        self._outlived = []  # dead ranks after whose deaths mpiexec went on
+        self._outlived: list[int] = []  # dead ranks after whose deaths mpiexec went on
 
-    def _start(self, n, options):
+    def _start(self, n: int, options: Mapping[str, object]) -> MPIEngineSetLauncher:
         mpiexec = super()._start(n, options)
         self._supervisor.remove_at_end([mpiexec.output_file])
         return mpiexec
 
-    def _log_tail(self, ranks):
+    def _log_tail(self, ranks: Collection[int]) -> str:
         # mpiexec names the fault first, and lists other possible causes after it.
         lines = [line for line in self._said().splitlines() if line.strip(" -=")]
         shown = "".join(f"\n  mpi: {line}" for line in lines[:_MOST_LINES])
         return shown + ("\n" if shown else "")
 
-    def _next_step(self):
+    def _next_step(self) -> str:
         said = self._said()
         for words, cure in _CURES.items():
             if words in said:
@@ -128,10 +148,10 @@ class MPIRankProcesses(LaunchedRankProcesses):
             'Try "mpiexec -n 2 hostname" in a terminal, with c.MPILauncher.mpi_args if it is set.'
         )
 
-    def _ended_early(self, rank):
+    def _ended_early(self, rank: int) -> bool:
         return self._engine_set.has_ended
 
-    def _find_loss(self):
+    def _find_loss(self) -> str:
         mpiexec = self._engine_set.pid
         time_limit = LoadAwareTimeout(clocks.MPI_END_S, lambda: [mpiexec, *descendants_of(mpiexec)])
         while not self._engine_set.has_ended:
@@ -142,7 +162,7 @@ class MPIRankProcesses(LaunchedRankProcesses):
         return f"mpiexec ends all when one dies{first_death(self._said())}"
 
 
-def first_death(said):
+def first_death(said: str) -> str:
     """
     Return a clause that says which rank died first; empty if mpiexec's output does not show that.
     """

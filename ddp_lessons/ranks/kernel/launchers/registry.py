@@ -4,9 +4,19 @@ The registry of launchers. A new launcher is a module beside this one, and an en
 Entries name classes by their path, so that nothing here imports ipyparallel, which takes long.
 """
 
+from __future__ import annotations
+
 import importlib
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ipyparallel import Client
+
+    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
+    from ddp_lessons.ranks.kernel.rank_processes import RankProcesses
+    from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
+    from ddp_lessons.ranks.system.placement import Placement
 
 _HERE = "ddp_lessons.ranks.kernel.launchers"
 
@@ -80,7 +90,7 @@ _ALL = (
         rank_processes=f"{_HERE}.mpi:MPIRankProcesses",
     ),
 )
-LAUNCHERS = {launcher.name: launcher for launcher in _ALL}
+LAUNCHERS: dict[str, Launcher] = {launcher.name: launcher for launcher in _ALL}
 """
 Every launcher by its name, in the order in which messages list them.
 """
@@ -95,8 +105,12 @@ def load(path: str) -> Any:
 
 
 def rank_processes_of(
-    launcher: str, supervisor: Any, cluster: Any, client: Any, placement: Any
-) -> Any:
+    launcher: str,
+    supervisor: SupervisorClient,
+    cluster: RanksCluster,
+    client: Client,
+    placement: Placement,
+) -> RankProcesses:
     """
     Return the RankProcesses of a launcher.
 

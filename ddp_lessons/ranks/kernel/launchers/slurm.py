@@ -2,11 +2,15 @@
 Ranks in a Slurm job. A dead rank is replaced in the job, and the end of the job ends all ranks.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import shutil
 import subprocess
 import time
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from ipyparallel.cluster.launcher import LauncherError
 
@@ -14,6 +18,14 @@ from ddp_lessons.errors import RanksGone
 from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedRankProcesses
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.runtime_folder import open_private
+
+if TYPE_CHECKING:
+    from ipyparallel import Client
+
+    from ddp_lessons.ranks.kernel.launchers.slurm_job import SlurmEngineSetLauncher, SlurmJob
+    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
+    from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
+    from ddp_lessons.ranks.system.placement import Placement
 
 
 class SlurmRankProcesses(LaunchedRankProcesses):
@@ -26,29 +38,39 @@ class SlurmRankProcesses(LaunchedRankProcesses):
 
     _rank_from = "SLURM_PROCID"
 
-    def __init__(self, supervisor, cluster, client, placement, launcher):
+    def __init__(
+        self,
+        supervisor: SupervisorClient,
+        cluster: RanksCluster,
+        client: Client,
+        placement: Placement,
+        launcher: str,
+    ) -> None:
         super().__init__(supervisor, cluster, client, placement, launcher)
-        self._steps = {}  # rank -> srun process of its replacement
-        self._old_steps = []  # srun processes of replacements that were replaced
-        self._job = None
+        # rank -> srun process of its replacement
+        self._steps: dict[int, subprocess.Popen[bytes]] = {}
+        # srun processes of replacements that were replaced
+        self._old_steps: list[subprocess.Popen[bytes]] = []
+        self._job: SlurmJob | None = None
         self._began_at = self._looked_at = time.monotonic()
         self._told = False
-        self._early: dict = {}  # rank that ended before it registered -> srun's line on that
+        # rank that ended before it registered -> srun's line on that
+        self._early: dict[int, str] = {}
 
-    def _options(self):
+    def _options(self) -> dict[str, dict[str, str]]:
         options = super()._options()
         # A rank that dies must not end the others, whatever this cluster's default is.
         options["environment"].update(SLURM_KILL_BAD_EXIT="0", SLURM_WAIT="0")
         return options
 
-    def _start(self, n, options):
+    def _start(self, n: int, options: Mapping[str, object]) -> SlurmEngineSetLauncher:
         self._began_at = self._looked_at = time.monotonic()
         job = super()._start(n, options)
         self._supervisor.run_at_end([[*job.delete_command, job.job_id]])
         self._supervisor.remove_at_end([job.output_file])
         return job
 
-    def _next_step(self):
+    def _next_step(self) -> str:
         if shutil.which("sbatch") is None:
             return (
                 "It takes a machine that hands jobs in, such as a login node. Leave launcher out "
@@ -65,7 +87,7 @@ class SlurmRankProcesses(LaunchedRankProcesses):
             "has queue, account, qos, timelimit and options."
         )
 
-    def stop(self):
+    def stop(self) -> None:
         """
         End the job, and with it all ranks.
         """
@@ -77,7 +99,7 @@ class SlurmRankProcesses(LaunchedRankProcesses):
 
     # ---- the queue ----
 
-    def _ended_early(self, rank):
+    def _ended_early(self, rank: int) -> bool:
         if rank in self._steps:
             return self._steps[rank].poll() is not None
         now = time.monotonic()
@@ -97,7 +119,7 @@ class SlurmRankProcesses(LaunchedRankProcesses):
             print(f"Slurm's {self._job}. Stop takes it out of the queue.", flush=True)
         return self._job.is_over
 
-    def _log_tail(self, ranks):
+    def _log_tail(self, ranks: Collection[int]) -> str:
         if self._engine_set is None:
             return ""
         self._job = self._engine_set.ask_queue() or self._job
@@ -110,7 +132,7 @@ class SlurmRankProcesses(LaunchedRankProcesses):
 
     # ---- deaths ----
 
-    def _find_loss(self):
+    def _find_loss(self) -> str:
         deadline = time.monotonic() + clocks.SLURM_CAUSE_S
         job = self._engine_set.ask_queue()
         while job is not None and job.state == "COMPLETING" and time.monotonic() < deadline:
@@ -123,7 +145,7 @@ class SlurmRankProcesses(LaunchedRankProcesses):
                 self._engine_set.cancel()
         return f"Slurm says that their {job}"
 
-    def _start_again(self, rank):
+    def _start_again(self, rank: int) -> None:
         if rank in self._steps:
             self._old_steps.append(self._steps.pop(rank))
         self._old_steps = [step for step in self._old_steps if step.poll() is None]
@@ -135,7 +157,7 @@ class SlurmRankProcesses(LaunchedRankProcesses):
             self._steps[rank] = self._engine_set.start_step(environment, host, file)
 
 
-def _end(step):
+def _end(step: subprocess.Popen[bytes]) -> None:
     """
     Wait for an srun whose job is over to end, and kill it if it takes too long.
     """

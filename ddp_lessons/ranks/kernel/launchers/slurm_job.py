@@ -11,14 +11,19 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 from ipyparallel.cluster import launcher as ipp_launcher
 from traitlets import CRegExp, List, Unicode
 
 from ddp_lessons.ranks.supervisor.controller_options import EVERY_INTERFACE
 from ddp_lessons.ranks.system import clocks
+
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
 
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 _RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
@@ -30,14 +35,14 @@ _FOREIGN_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 @contextlib.contextmanager
-def _put_off_stop():
+def _put_off_stop() -> Iterator[None]:
     """
     Delay Stop until sbatch has printed the job's number, without which the job cannot be cancelled.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    stops: list = []
+    stops: list[tuple[Any, ...]] = []
     before = signal.signal(signal.SIGINT, lambda *stop: stops.append(stop))
     try:
         yield
@@ -63,32 +68,34 @@ class SlurmJob:
     reason: str = ""
 
     @property
-    def waits(self):
+    def waits(self) -> bool:
         """
         Whether the job has not started yet.
         """
         return self.state in _WAITING
 
     @property
-    def runs(self):
+    def runs(self) -> bool:
         """
         Whether the job's ranks may live, and new ranks can be started in it.
         """
         return self.state in _RUNNING
 
     @property
-    def is_over(self):
+    def is_over(self) -> bool:
         """
         Whether nothing of the job is left.
         """
         return not (self.waits or self.runs or self.state == "COMPLETING")
 
-    def __str__(self):
+    def __str__(self) -> str:
         reason = "" if self.reason in ("", "None") else f" ({self.reason})"
         return f"job {self.number} is {self.state or 'over'}{reason}"
 
 
-class SlurmEngineSetLauncher(ipp_launcher.SlurmEngineSetLauncher):
+class SlurmEngineSetLauncher(
+    ipp_launcher.SlurmEngineSetLauncher  # type: ignore[misc, unused-ignore]
+):
     """
     ipyparallel's launcher for Slurm. Its errors have Slurm's own messages, and `stop` waits until
     the job has ended.
@@ -112,7 +119,7 @@ done
 """
     )
 
-    def start(self, n):
+    def start(self, n: int) -> str:
         """
         Submit the job. Its script is removed at once, because Slurm has a copy.
         """
@@ -120,7 +127,9 @@ done
             self.batch_file = os.path.join(folder, self.batch_file_name)
             return super().start(n)
 
-    def start_step(self, environment, host, log):
+    def start_step(
+        self, environment: Mapping[str, str], host: str, log: IO[bytes]
+    ) -> subprocess.Popen[bytes]:
         """
         Start one more engine in the running job.
 
@@ -146,7 +155,7 @@ done
             start_new_session=True,  # Ctrl-C in a terminal is for the kernel alone
         )
 
-    def ask_queue(self):
+    def ask_queue(self) -> SlurmJob | None:
         """
         Return the SlurmJob, or None if Slurm does not answer now.
         """
@@ -158,7 +167,7 @@ done
         state, _, reason = said.partition("|")
         return SlurmJob(self.job_id, state, reason)
 
-    def get_output(self, remove=False):
+    def get_output(self, remove: bool = False) -> str:
         """
         Return the output of the engines so far, or until the file was removed.
         """
@@ -169,23 +178,23 @@ done
             path.unlink(missing_ok=True)
         return self._output or ""
 
-    def ended_tasks(self):
+    def ended_tasks(self) -> dict[int, str]:
         """
         Return {number of a failed engine: srun's line, which says how it ended}.
         """
-        ended = {}
+        ended: dict[int, str] = {}
         for found in _TASKS_ENDED.finditer(self.get_output()):
             for first, _, last in (part.partition("-") for part in found[1].split(",")):
                 ended |= dict.fromkeys(range(int(first), int(last or first) + 1), found[0])
         return ended
 
-    def cancel(self):
+    def cancel(self) -> None:
         """
         Have Slurm end the job, or take it out of the queue.
         """
         self._run_command([*self.delete_command, self.job_id])
 
-    async def stop(self):
+    async def stop(self) -> None:
         """
         End the job, and wait until Slurm reports that nothing of it is left.
         """
@@ -200,11 +209,11 @@ done
             await asyncio.sleep(clocks.SLURM_POLL_S)
         self.notify_stop({"job_id": self.job_id})
 
-    def _is_gone(self):
+    def _is_gone(self) -> bool:
         job = self.ask_queue()
         return job is not None and job.is_over
 
-    def _insert_options_in_script(self):
+    def _insert_options_in_script(self) -> None:
         # ipyparallel has a setting for more options, but does not put them into the script.
         super()._insert_options_in_script()
         if self.options:
@@ -212,7 +221,9 @@ done
             first, rest = template.split("\n", 1)
             self.batch_template = "\n".join([first, "#SBATCH {options}", rest])
 
-    def _run_command(self, command, env=None, **kwargs):
+    def _run_command(
+        self, command: Sequence[str], env: Mapping[str, str] | None = None, **kwargs: object
+    ) -> str:
         """
         Run one of Slurm's commands and return what it prints.
 
@@ -241,7 +252,7 @@ done
             raise ipp_launcher.LauncherError(f"these words of {command[0]}: {said}")
         return done.stdout
 
-    def _own_environment(self, environ, ours):
+    def _own_environment(self, environ: Mapping[str, str], ours: Container[str]) -> dict[str, str]:
         """
         Return variables without those of the Slurm job in which this kernel itself may run.
         """
@@ -254,7 +265,7 @@ done
         }
 
 
-def listen_address(cluster):
+def listen_address(cluster: "RanksCluster") -> str:
     """
     Return the address of every interface: Slurm chooses the hosts only when the job starts.
     """

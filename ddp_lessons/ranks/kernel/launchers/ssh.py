@@ -2,11 +2,26 @@
 Ranks that ssh starts. A rank whose host is gone is replaced on another host.
 """
 
+from __future__ import annotations
+
 import subprocess
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedRankProcesses
 from ddp_lessons.ranks.system import clocks
+
+if TYPE_CHECKING:
+    from ipyparallel import Client
+
+    from ddp_lessons.ranks.kernel.launchers.ssh_launchers import (
+        SSHEngineLauncher,
+        SSHEngineSetLauncher,
+    )
+    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
+    from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
+    from ddp_lessons.ranks.system.placement import Placement
 
 
 class SSHRankProcesses(LaunchedRankProcesses):
@@ -23,13 +38,23 @@ class SSHRankProcesses(LaunchedRankProcesses):
 
     _rank_from = "RANK"  # hosts start at the same time, so the order of registration varies
 
-    def __init__(self, supervisor, cluster, client, placement, launcher):
+    def __init__(
+        self,
+        supervisor: SupervisorClient,
+        cluster: RanksCluster,
+        client: Client,
+        placement: Placement,
+        launcher: str,
+    ) -> None:
         super().__init__(supervisor, cluster, client, placement, launcher)
-        self._knocked = {}  # host -> whether it has accepted a login during this replacement
-        self._begun = []  # launchers of the engines that are being started
-        self._latest = {}  # host -> the launcher of an engine on it, with its settings
+        # host -> whether it has accepted a login during this replacement
+        self._knocked: dict[str, bool] = {}
+        # launchers of the engines that are being started
+        self._begun: list[SSHEngineLauncher] = []
+        # host -> the launcher of an engine on it, with its settings
+        self._latest: dict[str, SSHEngineLauncher] = {}
 
-    def _start(self, n, options):
+    def _start(self, n: int, options: Mapping[str, object]) -> SSHEngineSetLauncher:
         engine_set = super()._start(n, options)
         if engine_set.n < n:
             raise StartFailed(
@@ -41,21 +66,21 @@ class SSHRankProcesses(LaunchedRankProcesses):
         self._latest.update((_host_of(one), one) for one in engine_set.launchers.values())
         return engine_set
 
-    def _ended(self, missing):
+    def _ended(self, missing: list[int]) -> list[int]:
         # A launcher cannot be matched to its rank before the engine has registered.
         return missing if any(launcher.has_ended for launcher in self._begun) else []
 
-    def _said(self):
+    def _said(self) -> str:
         return "\n".join(launcher.get_output() for launcher in self._begun)
 
-    def _next_step(self):
+    def _next_step(self) -> str:
         return (
             'Try "ssh HOST true" in a terminal for each host of c.SSHEngineSetLauncher.engines: it '
             "must ask for nothing."
         )
 
     @property
-    def lost_hosts(self):
+    def lost_hosts(self) -> list[str]:
         """
         The names of hosts that have lost all their ranks, and may be gone themselves.
         """
@@ -63,7 +88,7 @@ class SSHRankProcesses(LaunchedRankProcesses):
         living = {there["host"] for rank, there in self._homes.items() if rank not in dead}
         return sorted({self._homes[rank]["host"] for rank in dead if rank in self._homes} - living)
 
-    def replace_dead(self):
+    def replace_dead(self) -> list[int]:
         """
         Replace each dead rank, on another host if its own is gone. Return the replaced ranks.
         """
@@ -71,7 +96,7 @@ class SSHRankProcesses(LaunchedRankProcesses):
         self._begun.clear()
         return super().replace_dead()
 
-    def _start_again(self, rank):
+    def _start_again(self, rank: int) -> None:
         was_on = _host_of(self._launchers.get(rank))
         self._forget(rank)
         faults = []
@@ -88,7 +113,7 @@ class SSHRankProcesses(LaunchedRankProcesses):
             f"{self._next_step()}"
         )
 
-    def _hosts_for(self, was_on):
+    def _hosts_for(self, was_on: str) -> list[str]:
         """
         Return the hosts to try for a new process: hosts that answer first, and the old host before
         the others.
@@ -96,13 +121,13 @@ class SSHRankProcesses(LaunchedRankProcesses):
         dead = self.dead
         living = {_host_of(one) for rank, one in self._launchers.items() if rank not in dead}
 
-        def cost(host):
+        def cost(host: str) -> tuple[bool, bool]:
             is_there = host in living or self._lets_us_in(host, self._latest.get(host))
             return not is_there, host != was_on
 
         return sorted(self._engine_set.engines, key=cost)
 
-    def _lets_us_in(self, host, launcher):
+    def _lets_us_in(self, host: str, launcher: SSHEngineLauncher | None) -> bool:
         """
         Return whether a host accepts a login soon. ipyparallel would wait long for a lost host.
 
@@ -115,12 +140,12 @@ class SSHRankProcesses(LaunchedRankProcesses):
         return self._knocked[host]
 
 
-def _host_of(launcher):
+def _host_of(launcher: SSHEngineLauncher | None) -> str:
     # Return the host's name in the setting; empty if it is unknown.
     return launcher.identifier.rpartition("/")[0] if launcher else ""
 
 
-def _knock(launcher):
+def _knock(launcher: SSHEngineLauncher) -> bool:
     words = [*launcher.ssh_cmd, *launcher.ssh_args, "-o", f"ConnectTimeout={clocks.SSH_KNOCK_S}"]
     try:
         done = subprocess.run(

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
 
 from ipyparallel.cluster import launcher as ipp_launcher
 from ipyparallel.cluster.launcher import LauncherError
@@ -17,6 +18,9 @@ from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.network_interfaces import common_address, names_for_ssh
 
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
+
 # A login ends after 12 s of silence, which is more than the 8 s after which its ranks end.
 _NOTICE_A_HOST_THAT_IS_GONE = (
     "-o", f"ConnectTimeout={clocks.SSH_CONNECT_S}",
@@ -24,7 +28,7 @@ _NOTICE_A_HOST_THAT_IS_GONE = (
 )  # fmt: skip
 
 
-class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
+class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):  # type: ignore[misc, unused-ignore]
     """
     The launcher of one engine, which a login's host agent starts.
 
@@ -32,27 +36,29 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
     ipyparallel's does.
     """
 
-    ssh_args: list
+    ssh_args: list[str]
     pid: int
-    _login = None
-    _code = None
+    _login: HostLogin | None = None
+    _code: int | None = None
     _said = ""
     _is_stopping = False
 
     @default("to_send")
-    def _nothing_to_send(self):
+    def _nothing_to_send(self) -> list[str]:
         # An engine gets the connection's keys through ssh's input. ipyparallel would also copy the
         # files that hold the keys to each host, and never remove them there.
         return []
 
     @property
-    def program(self):
+    def program(self) -> list[str]:
         """
         The command that starts a rank on its host, without arguments.
         """
         return [self.remote_python, *RANK_OPTIONS]
 
-    def start(self, hostname=None, user=None, port=None):
+    def start(
+        self, hostname: str | None = None, user: str | None = None, port: int | str | None = None
+    ) -> None:
         """
         Note where the engine is to run. `begin` starts it, together with all others on its host.
         """
@@ -64,20 +70,20 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
         self.parent.begun.append(self)
 
     @property
-    def ssh(self):
+    def ssh(self) -> list[str]:
         """
         The command that logs in.
         """
         return [*self.ssh_cmd, *self.ssh_args, *_NOTICE_A_HOST_THAT_IS_GONE, self.location]
 
-    def begin(self, login, number):
+    def begin(self, login: HostLogin, number: int) -> None:
         """
         Have a login's host agent start the engine, with `number` as its rank. A RANK in the
         engine's own variables takes precedence.
         """
         self._login = login
         self._has_told, self._end = threading.Event(), threading.Event()
-        self._is_known: Future = Future()  # done once its process exists, or has failed
+        self._is_known: Future[None] = Future()  # done once its process exists, or has failed
         login.on_message(self.identifier, self._on_message)
         login.end.add_done_callback(self._note_known)
         login.order(
@@ -89,7 +95,7 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
             folder=self.remote_profile_dir,
         )
 
-    def _on_message(self, message):
+    def _on_message(self, message: dict[str, Any]) -> None:
         self.pid = message.get("pid", self.pid)
         self._said = message.get("said", self._said)
         if "code" in message:
@@ -100,12 +106,12 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
         if "said" in message:
             self._has_told.set()
 
-    def _note_known(self, *_):
+    def _note_known(self, *_: object) -> None:
         # Only the thread that listens to the login calls this.
         if not self._is_known.done():
             self._is_known.set_result(None)
 
-    async def wait_until_begun(self):
+    async def wait_until_begun(self) -> None:
         """
         Wait until the engine's process exists.
 
@@ -129,13 +135,13 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
         self.notify_start({"host": self.location, "pid": self.pid})
 
     @property
-    def has_ended(self):
+    def has_ended(self) -> bool:
         """
         Whether the engine, or the login through which it was started, has ended.
         """
         return self._end.is_set() or self._login.end.done()
 
-    def get_output(self, remove=False):
+    def get_output(self, remove: bool = False) -> str:
         """
         Return the last part of the engine's output.
         """
@@ -147,7 +153,7 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
             self._has_told.wait(clocks.SSH_KNOCK_S)
         return self._said
 
-    def signal(self, sig):
+    def signal(self, sig: int) -> None:
         """
         Send the engine a signal.
         """
@@ -156,10 +162,10 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
         else:
             self._login.order("signal", key=self.identifier, number=int(sig))
 
-    def _start_waiting(self):
+    def _start_waiting(self) -> None:
         self._wait_thread = None  # the host agent waits; ipyparallel would log in again
 
-    async def stop(self):
+    async def stop(self) -> None:
         """
         End the engine. If its host does not answer, the engine ends by itself, by its
         `orphan_watchdog`.
@@ -172,7 +178,7 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
             await super().stop()
         self.notify_stop({"exit_code": self._code, "pid": self.pid, "identifier": self.identifier})
 
-    async def join(self, timeout=None):
+    async def join(self, timeout: float | None = None) -> None:
         """
         Wait until the engine has ended.
 
@@ -185,25 +191,29 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
             raise TimeoutError(f"{self.identifier} runs after {timeout} s.")
 
 
-class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):
+class SSHEngineSetLauncher(
+    ipp_launcher.SSHEngineSetLauncher  # type: ignore[misc, unused-ignore]
+):
     """
     The launcher of engines on the hosts of its setting `engines`. Any host may vanish meanwhile.
     """
 
-    launcher_class = SSHEngineLauncher
-    begun = List(help="Launchers of the engines that `start` has gone through.")
-    _logins = List()
+    launcher_class: type[SSHEngineLauncher] = SSHEngineLauncher
+    begun: List[SSHEngineLauncher] = List(
+        help="Launchers of the engines that `start` has gone through."
+    )
+    _logins: List[HostLogin] = List()
     _is_stopping = False
 
     @default("remote_python")
-    def _python_of_the_same_path(self):
+    def _python_of_the_same_path(self) -> str:
         return sys.executable
 
     @default("delay")
-    def _no_delay(self):
+    def _no_delay(self) -> float:
         return 0.0  # seconds between engines, which `start` only notes
 
-    async def start(self, n):
+    async def start(self, n: int) -> list[str]:
         """
         Log in to all hosts at once, and start the engines of each.
 
@@ -229,7 +239,7 @@ class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):
             login.order("keep")
         return dlist
 
-    async def stop(self):
+    async def stop(self) -> None:
         """
         End all engines, and then all logins.
         """
@@ -237,12 +247,12 @@ class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):
         await super().stop()
         await self._close_logins()
 
-    async def _close_logins(self):
+    async def _close_logins(self) -> None:
         # Close all at once, because each waits until its host has noticed.
         await asyncio.gather(*(asyncio.to_thread(login.close) for login in self._logins))
 
 
-def listen_address(cluster):
+def listen_address(cluster: "RanksCluster") -> str:
     """
     Return this machine's address that leads to the hosts of the setting `engines`.
 

@@ -5,6 +5,8 @@ ipyparallel itself logs in about eight times for each engine, one login after th
 Python in most of them.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import json
@@ -12,7 +14,9 @@ import shlex
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 from ddp_lessons.ranks.supervisor.host_agent import MARK
 from ddp_lessons.ranks.system import clocks
@@ -38,7 +42,7 @@ class HostLogin:
         is_silent: Whether the host has not answered in time.
     """
 
-    def __init__(self, ssh, python):
+    def __init__(self, ssh: Sequence[str], python: str) -> None:
         self._errors_file = tempfile.TemporaryFile()  # noqa: SIM115  # until ssh has ended
         self._process = subprocess.Popen(
             [*ssh, python, "-P", "-m", _AGENT, shlex.quote(python)],
@@ -49,23 +53,25 @@ class HostLogin:
             errors="replace",
             start_new_session=True,  # Stop in a notebook reaches the kernel's process group
         )
-        self.is_in: Future = Future()
-        self.end: Future = Future()
+        self.is_in: Future[None] = Future()
+        self.end: Future[int] = Future()
         self.errors = ""
         self.is_silent = False
-        self._listeners = {_HOST: self._on_first_message}
-        self._answer = None
+        self._listeners: dict[str | None, Callable[[dict[str, Any]], object]] = {
+            _HOST: self._on_first_message
+        }
+        self._answer: Future[dict[str, Any]] | None = None
         threading.Thread(target=self._listen, name="ddp-lessons-login", daemon=True).start()
 
-    def _write(self, text):
+    def _write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # the login has ended, as `end` shows
             self._process.stdin.write(text)
             self._process.stdin.flush()
 
-    def _on_first_message(self, message):
+    def _on_first_message(self, message: dict[str, Any]) -> None:
         self.is_in.set_result(None)
 
-    def order(self, do, **arguments):
+    def order(self, do: str, **arguments: object) -> None:
         """
         Have the host agent run one of its methods, with these arguments.
 
@@ -74,7 +80,7 @@ class HostLogin:
         """
         self._write(json.dumps({"do": do, **arguments}) + "\n")
 
-    def on_message(self, key, listener):
+    def on_message(self, key: str, listener: Callable[[dict[str, Any]], object]) -> None:
         """
         Call `listener(message)`, in the listening thread, for each message about one process.
 
@@ -84,7 +90,7 @@ class HostLogin:
         """
         self._listeners[key] = listener
 
-    async def answers(self):
+    async def answers(self) -> bool:
         """
         Return whether the host agent answers soon. Once it has not, return False at every call.
         """
@@ -99,7 +105,7 @@ class HostLogin:
             self.is_silent = True
         return not self.is_silent
 
-    def _listen(self):
+    def _listen(self) -> None:
         with self._process.stdout as lines:
             for line in lines:
                 if line.startswith(MARK):
@@ -114,7 +120,7 @@ class HostLogin:
         if not self.is_in.done():
             self.is_in.set_result(None)
 
-    def close(self):
+    def close(self) -> None:
         """
         End the login. Processes started through it go on if the host agent was ordered to `keep`.
         """

@@ -9,6 +9,8 @@ import asyncio
 import os
 import signal
 import threading
+from collections.abc import Mapping
+from typing import Literal, Self
 
 import ipyparallel as ipp
 import psutil
@@ -25,15 +27,17 @@ from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 from ddp_lessons.ranks.system.processes import can_fork
 
 
-class RanksCluster(ipp.Cluster):
+class RanksCluster(ipp.Cluster):  # type: ignore[misc, unused-ignore]
     """
     An ipyparallel cluster with one supervisor, which starts and ends its processes.
     """
 
-    supervisor = Any(help="The SupervisorClient of this cluster; None until something is started.")
+    supervisor: SupervisorClient | None = Any(  # type: ignore[assignment]  # a trait
+        help="The SupervisorClient of this cluster; None until something is started."
+    )
     _connected = Any(help="The client; Stop may come before anybody else has hold of it.")
 
-    def ensure_supervisor(self):
+    def ensure_supervisor(self) -> SupervisorClient:
         """
         Return this cluster's supervisor client, and make it first if there is none.
         """
@@ -41,14 +45,14 @@ class RanksCluster(ipp.Cluster):
             self.supervisor = SupervisorClient(fork=can_fork()[0])
         return self.supervisor
 
-    def write_cluster_file(self):
+    def write_cluster_file(self) -> None:
         """
         Write the file by which JupyterLab's sidebar finds this cluster, for this user only.
         """
         super().write_cluster_file()
         os.chmod(self.cluster_file, 0o600)
 
-    async def connect_client(self, **options):
+    async def connect_client(self, **options: object) -> ipp.Client:
         """
         Return a client of this cluster. `close` closes it.
         """
@@ -57,7 +61,7 @@ class RanksCluster(ipp.Cluster):
         tell_unreadable_results(self._connected)
         return self._connected
 
-    def close(self):
+    def close(self) -> None:
         """
         Close the client, and end the thread in which ipyparallel runs this cluster's coroutines.
 
@@ -71,19 +75,19 @@ class RanksCluster(ipp.Cluster):
             self._connected = None
 
 
-class _SupervisorLauncher(ipp_launcher.BaseLauncher):
+class _SupervisorLauncher(ipp_launcher.BaseLauncher):  # type: ignore[misc, unused-ignore]
     """
     The common part of both launchers: the supervisor, which is found again by its process id.
     """
 
     supervisor_pid = Integer(-1).tag(to_dict=True)
-    supervisor = Any()
+    supervisor: SupervisorClient | None = Any()  # type: ignore[assignment]  # a trait
 
     @property
-    def args(self):
+    def args(self) -> list[str]:
         return [self.identifier]
 
-    def _adopt_supervisor(self):
+    def _adopt_supervisor(self) -> None:
         cluster = self.parent
         if isinstance(cluster, RanksCluster):
             self.supervisor = cluster.ensure_supervisor()
@@ -96,28 +100,28 @@ class _SupervisorLauncher(ipp_launcher.BaseLauncher):
         self.supervisor_pid = self.supervisor.supervisor_pid
 
     @classmethod
-    def from_dict(cls, d, **kwargs):
+    def from_dict(cls, d: Mapping[str, object], **kwargs: object) -> Self:
         launcher = super().from_dict(d, **kwargs)
         if not psutil.pid_exists(launcher.supervisor_pid):
             raise ipp_launcher.NotRunning(f"supervisor {launcher.supervisor_pid}")
         launcher.notify_start(launcher.supervisor_pid)
         return launcher
 
-    def poll(self):
+    def poll(self) -> Literal[0] | None:
         try:
             ended = psutil.Process(self.supervisor_pid).status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             ended = True
         return 0 if ended else None
 
-    async def join(self, timeout=None):
+    async def join(self, timeout: float | None = None) -> None:
         deadline = asyncio.get_running_loop().time() + (timeout or float("inf"))
         while self.poll() is None:
             if asyncio.get_running_loop().time() > deadline:
                 raise TimeoutError(f"supervisor {self.supervisor_pid} did not end in {timeout} s")
             await asyncio.sleep(clocks.CLUSTER_POLL_S)
 
-    async def stop(self):
+    async def stop(self) -> None:
         # Ranks and controller have one parent and end together.
         try:
             os.kill(self.supervisor_pid, signal.SIGTERM)
@@ -127,12 +131,15 @@ class _SupervisorLauncher(ipp_launcher.BaseLauncher):
         self.notify_stop({"exit_code": 0, "identifier": self.identifier})
 
 
-class SupervisorControllerLauncher(_SupervisorLauncher, ipp_launcher.ControllerLauncher):
+class SupervisorControllerLauncher(
+    _SupervisorLauncher,
+    ipp_launcher.ControllerLauncher,  # type: ignore[misc, unused-ignore]
+):
     """
     The launcher that has the supervisor fork the controller.
     """
 
-    def start(self):
+    def start(self) -> None:
         """
         Order the supervisor to start the controller, unless it has that order already.
         """
@@ -143,7 +150,9 @@ class SupervisorControllerLauncher(_SupervisorLauncher, ipp_launcher.ControllerL
             )
         self.notify_start(self.supervisor_pid)
 
-    async def get_connection_info(self, timeout=None):
+    async def get_connection_info(
+        self, timeout: float | None = None
+    ) -> dict[str, dict[str, object]]:
         """
         Return the connection info as soon as the controller has written it.
         """
@@ -160,7 +169,7 @@ class SupervisorControllerLauncher(_SupervisorLauncher, ipp_launcher.ControllerL
         return await super().get_connection_info(timeout=0)
 
 
-def _is_complete(path):
+def _is_complete(path: str) -> bool:
     # The controller restricts a file's mode after it has written the whole file.
     try:
         return os.stat(path).st_mode & 0o077 == 0 and os.path.getsize(path) > 0
@@ -168,15 +177,20 @@ def _is_complete(path):
         return False
 
 
-class SupervisorEngineLauncher(_SupervisorLauncher, ipp_launcher.EngineLauncher):
+class SupervisorEngineLauncher(
+    _SupervisorLauncher,
+    ipp_launcher.EngineLauncher,  # type: ignore[misc, unused-ignore]
+):
     """
     The launcher that has the supervisor start the ranks, one engine for each rank.
     """
 
-    environments = Any(help="Environment variables of each rank: a list of dictionaries.")
+    environments: list[dict[str, str]] | None = Any(  # type: ignore[assignment]  # a trait
+        help="Environment variables of each rank: a list of dictionaries."
+    )
     num_threads = Integer(1, help="CPU threads of each rank.", config=True)
 
-    def start(self, n):
+    def start(self, n: int) -> None:
         """
         Order the supervisor to start ranks 0 to n-1. A rank is ready once it has registered.
         """
@@ -188,7 +202,7 @@ class SupervisorEngineLauncher(_SupervisorLauncher, ipp_launcher.EngineLauncher)
             self.start_rank(rank)
         self.notify_start(self.supervisor_pid)
 
-    def start_rank(self, rank):
+    def start_rank(self, rank: int) -> None:
         """
         Order the supervisor to start one rank, or to replace one that has died.
         """
@@ -208,7 +222,7 @@ class SupervisorEngineLauncher(_SupervisorLauncher, ipp_launcher.EngineLauncher)
         )
         self.supervisor.order(order)
 
-    def signal(self, sig):
+    def signal(self, sig: int | str) -> None:
         """
         Send a signal to every rank.
         """
