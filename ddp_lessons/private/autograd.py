@@ -2,10 +2,16 @@
 Private names of torch's autograd and of DDP.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddp_lessons.private.reaching import reaches
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn.parallel import DistributedDataParallel
 
 
 @reaches(
@@ -43,7 +49,7 @@ def current_backward() -> Callable[[], int]:
     since="torch 2.11",
     lost="a trace shows gradients as ready after the communication that they started",
 )
-def put_hook_first(parameter: Any, hook_id: int) -> None:
+def put_hook_first(parameter: Tensor, hook_id: int) -> None:
     """
     Move a hook that `register_hook` has added before all others of a parameter.
 
@@ -63,7 +69,7 @@ def put_hook_first(parameter: Any, hook_id: int) -> None:
     since="torch 2.11",
     lost="lesson 06 cannot show the buckets of DDP and the times of its backward pass",
 )
-def ddp_logging_data(model: Any) -> dict[str, Any]:
+def ddp_logging_data(model: DistributedDataParallel) -> dict[str, Any]:
     """
     Return what a DistributedDataParallel model logs of itself: its buckets, times and settings.
     """

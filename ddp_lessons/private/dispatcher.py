@@ -2,10 +2,20 @@
 Private names of torch's dispatcher, by which a trace sees every call, and of its tree of values.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddp_lessons.private.reaching import reaches
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from torch._C import FunctionSchema, Future
+    from torch._ops import OpOverload
+    from torch.distributed import ProcessGroup
+    from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @reaches(
@@ -13,7 +23,7 @@ from ddp_lessons.private.reaching import reaches
     since="torch 2.11",
     lost="a trace cannot see collectives, so pictures and most checks do not work",
 )
-def redispatch_below_backend_select(overload: Any) -> Callable[..., Any]:
+def redispatch_below_backend_select(overload: OpOverload) -> Callable[..., Any]:
     """
     Return a function that passes a call on, past a kernel under the key BackendSelect.
 
@@ -47,7 +57,7 @@ def destroy_library(library: Any) -> None:
     since="torch 2.11",
     lost="a trace cannot see waits for a future",
 )
-def future_class() -> Any:
+def future_class() -> type[Future[Any]]:
     """
     Return the class of all futures. `torch.futures.Future` is a subclass of it, and C++ makes some
     that are of the base class alone.
@@ -62,7 +72,7 @@ def future_class() -> Any:
     since="torch 2.11",
     lost="a trace cannot see waits for `torch.futures.collect_all`",
 )
-def collect_all_owner() -> tuple[Any, str]:
+def collect_all_owner() -> tuple[ModuleType, str]:
     """
     Return the object and the name under which `torch.futures.collect_all` finds its C++ half.
     """
@@ -77,7 +87,7 @@ def collect_all_owner() -> tuple[Any, str]:
     since="torch 2.11",
     lost="a trace cannot see messages that `batch_isend_irecv` sends by NCCL",
 )
-def end_coalescing_owner() -> tuple[Any, str]:
+def end_coalescing_owner() -> tuple[type[ProcessGroup], str]:
     """
     Return the class and the name of the method that ends a batch of messages.
     """
@@ -92,7 +102,7 @@ def end_coalescing_owner() -> tuple[Any, str]:
     since="torch 2.11",
     lost="a trace cannot see waits for functional collectives",
 )
-def wait_tensor_operation() -> tuple[str, str, Any]:
+def wait_tensor_operation() -> tuple[str, str, OpOverload]:
     """
     Return the namespace, the name and the overload of the operation that waits for a tensor.
     """
@@ -106,7 +116,7 @@ def wait_tensor_operation() -> tuple[str, str, Any]:
     since="torch 2.11",
     lost="checks cannot see an answer that uses a tensor before its message has arrived",
 )
-def dispatch_mode() -> Any:
+def dispatch_mode() -> type[TorchDispatchMode]:
     """
     Return the class whose instances see every operation inside of a `with` block.
     """
@@ -120,7 +130,7 @@ def dispatch_mode() -> Any:
     since="torch 2.11",
     lost="checks cannot tell which arguments an operation writes to",
 )
-def schema_of(overload: Any) -> Any:
+def schema_of(overload: OpOverload) -> FunctionSchema:
     """
     Return the schema of an overload: the operation's name, its arguments, and which are written.
     """
@@ -132,7 +142,7 @@ def schema_of(overload: Any) -> Any:
     since="torch 2.11",
     lost="our DDP and FSDP cannot find the tensors in what a model takes and returns",
 )
-def tree_leaves(value: Any) -> list[Any]:
+def tree_leaves(value: object) -> list[Any]:
     """
     Return the values in nested lists, tuples and dictionaries, from left to right.
     """
@@ -146,7 +156,7 @@ def tree_leaves(value: Any) -> list[Any]:
     since="torch 2.11",
     lost="our FSDP cannot change the dtype of what a model takes and returns",
 )
-def tree_map(function: Callable[[Any], Any], value: Any) -> Any:
+def tree_map(function: Callable[[Any], object], value: object) -> Any:
     """
     Return nested lists, tuples and dictionaries with a function's result for each value in them.
     """

@@ -17,6 +17,8 @@ Source: gloo, transport/tcp/pair.cc and unbound_buffer.cc; proc(5), syscall and 
 Lesson: 02_collectives.
 """
 
+from __future__ import annotations
+
 import ctypes
 import functools
 import os
@@ -55,7 +57,7 @@ begins with an offset and a type, and objects point behind them.
 """
 
 
-def wake_forgotten_threads():
+def wake_forgotten_threads() -> int:
     """
     End every wait of this process for a message of Gloo's. Call it once all connections are cut.
 
@@ -69,7 +71,7 @@ def wake_forgotten_threads():
     if gloo is None:
         return 0
     table, waits = gloo
-    found = []
+    found: list[tuple[ctypes._NamedFuncPointer, int]] = []
     try:
         with open("/proc/self/mem", "rb", buffering=0) as memory:
             for task in os.listdir("/proc/self/task"):
@@ -82,7 +84,7 @@ def wake_forgotten_threads():
 
 
 @functools.cache
-def _gloo():
+def _gloo() -> tuple[int, dict[int, ctypes._NamedFuncPointer]] | None:
     """
     Return the address to which buffers point in their class's table, and the wait functions.
 
@@ -97,18 +99,20 @@ def _gloo():
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         table = ctypes.c_void_p.in_dll(library, _TABLE)
-        waits = {}
+        waits: dict[int, ctypes._NamedFuncPointer] = {}
         for wait, abort in _WAITS.items():
             address = ctypes.cast(getattr(library, wait), ctypes.c_void_p).value
-            waits[address] = getattr(library, abort)
+            waits[address] = getattr(library, abort)  # type: ignore[index]  # of a function
     except (OSError, ValueError, AttributeError):
         return None  # another system, or another Gloo
-    for abort in waits.values():
-        abort.argtypes, abort.restype = [ctypes.c_void_p], None
+    for abort in waits.values():  # type: ignore[assignment]  # above, it is a name
+        abort.argtypes, abort.restype = [ctypes.c_void_p], None  # type: ignore[attr-defined]
     return ctypes.addressof(table) + _BEFORE_FIRST_FUNCTION, waits
 
 
-def _waits_of(task, memory, table, waits):
+def _waits_of(
+    task: str, memory: int, table: int, waits: dict[int, ctypes._NamedFuncPointer]
+) -> list[tuple[ctypes._NamedFuncPointer, int]]:
     """
     Return [(function that ends the wait, address of the buffer)] for one thread: one pair or none.
     """
@@ -122,7 +126,7 @@ def _waits_of(task, memory, table, waits):
     return []
 
 
-def _sleep_of(task, memory):
+def _sleep_of(task: str, memory: int) -> tuple[int, tuple[int, ...]]:
     """
     Return the first argument of a thread's system call, and the words above its stack pointer.
 
@@ -139,7 +143,7 @@ def _sleep_of(task, memory):
     return futex, struct.unpack(f"={len(stack) // _WORD}Q", stack[: len(stack) // _WORD * _WORD])
 
 
-def _word_at(memory, address):
+def _word_at(memory: int, address: int) -> int | None:
     if address % _WORD:
         return None
     try:

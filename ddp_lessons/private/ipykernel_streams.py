@@ -2,10 +2,16 @@
 Private names of ipykernel's OutStream, the class of a kernel's standard output, and of IPython.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ddp_lessons.private.reaching import reaches
+
+if TYPE_CHECKING:
+    from ipykernel.iostream import OutStream
+    from IPython.core.interactiveshell import InteractiveShell
 
 
 @reaches(
@@ -13,7 +19,7 @@ from ddp_lessons.private.reaching import reaches
     since="ipykernel 7.3",
     lost="what C++ code and child processes print may come after the cell has ended",
 )
-def pipe_of(stream: Any) -> int | None:
+def pipe_of(stream: OutStream) -> int | None:
     """
     Return the descriptor of the pipe that stands for descriptor 1 or 2; None where there is none.
     """
@@ -26,7 +32,7 @@ def pipe_of(stream: Any) -> int | None:
     since="ipykernel 7.3",
     lost="the log of a rank lacks what C++ code and child processes print",
 )
-def log_descriptor(stream: Any) -> int:
+def log_descriptor(stream: OutStream) -> int:
     """
     Return a copy of the descriptor that the stream had before ipykernel put its pipe there.
     """
@@ -38,7 +44,7 @@ def log_descriptor(stream: Any) -> int:
     since="ipykernel 7.3",
     lost="what a process prints that a cell has forked is not shown",
 )
-def own_descriptor(stream: Any) -> int:
+def own_descriptor(stream: OutStream) -> int:
     """
     Return the number of the stream's descriptor, 1 or 2, which now leads into the pipe.
     """
@@ -50,7 +56,7 @@ def own_descriptor(stream: Any) -> int:
     since="ipykernel 7.3",
     lost="what a process prints that a cell has forked is not shown",
 )
-def is_of_this_process(stream: Any) -> bool:
+def is_of_this_process(stream: OutStream) -> bool:
     """
     Return whether this process has made the stream; a process that was forked since has not.
     """
@@ -62,7 +68,7 @@ def is_of_this_process(stream: Any) -> bool:
     since="ipykernel 7.3",
     lost="each cell takes 1 ms longer",
 )
-def has_unsent_text(stream: Any) -> bool:
+def has_unsent_text(stream: OutStream) -> bool:
     """
     Return whether text was written to a stream and not yet given to its thread.
     """
@@ -74,7 +80,12 @@ def has_unsent_text(stream: Any) -> bool:
     since="IPython 9.0",
     lost="an error of a rank that was released is shown with a traceback of ours",
 )
-def show_error_lines(shell: Any, kind: type, error: BaseException, lines: Sequence[str]) -> None:
+def show_error_lines(
+    shell: InteractiveShell,
+    kind: type[BaseException],
+    error: BaseException,
+    lines: Sequence[str],
+) -> None:
     """
     Show an error as some lines of text, and note it as the cell's error.
     """

@@ -2,11 +2,17 @@
 Private names of ipyparallel's Client: its sockets, its thread, and its table of engines.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddp_lessons.private.reaching import reaches
+
+if TYPE_CHECKING:
+    from ipyparallel import Client, DirectView
+    from zmq.eventloop.zmqstream import ZMQStream
 
 
 @reaches(
@@ -14,7 +20,7 @@ from ddp_lessons.private.reaching import reaches
     since="ipyparallel 9.2",
     lost="the kernel cannot ask ranks where they are while they run a cell, so a deadlock hangs",
 )
-def identity_of(client: Any, rank: int) -> str | None:
+def identity_of(client: Client, rank: int) -> str | None:
     """
     Return the name under which the controller knows a rank's process; None if it knows none.
     """
@@ -27,7 +33,9 @@ def identity_of(client: Any, rank: int) -> str | None:
     since="ipyparallel 9.2",
     lost="the kernel cannot ask ranks where they are while they run a cell, so a deadlock hangs",
 )
-def send_control(client: Any, identity: str, request: str, content: dict[str, Any]) -> Future[Any]:
+def send_control(
+    client: Client, identity: str, request: str, content: dict[str, Any]
+) -> Future[Any]:
     """
     Send a request on the control channel, which an engine answers while it runs a cell.
 
@@ -47,7 +55,7 @@ def send_control(client: Any, identity: str, request: str, content: dict[str, An
     since="ipyparallel 9.2",
     lost="the controller hears of a rank's death by its heartbeat alone, seconds later",
 )
-def report_death(client: Any, rank: int) -> None:
+def report_death(client: Client, rank: int) -> None:
     """
     Tell the controller that a rank's process has ended, so that its number is free again.
     """
@@ -59,7 +67,7 @@ def report_death(client: Any, rank: int) -> None:
     since="ipyparallel 9.2",
     lost="cells cannot be sent to ranks",
 )
-def run_in_client_thread(client: Any, function: Callable[..., object], *args: Any) -> None:
+def run_in_client_thread(client: Client, function: Callable[..., object], *args: object) -> None:
     """
     Call a function in the client's thread, soon. Its sockets are used by that thread alone.
     """
@@ -71,7 +79,7 @@ def run_in_client_thread(client: Any, function: Callable[..., object], *args: An
     since="ipyparallel 9.2",
     lost="a cell that is sent while the client closes waits for ever",
 )
-def client_thread_is_alive(client: Any) -> bool:
+def client_thread_is_alive(client: Client) -> bool:
     """
     Return whether the client's thread still runs, so that what is given to it will be done.
     """
@@ -83,7 +91,7 @@ def client_thread_is_alive(client: Any) -> bool:
     since="ipyparallel 9.2",
     lost="cells cannot be sent to ranks",
 )
-def cell_stream(client: Any) -> Any:
+def cell_stream(client: Client) -> ZMQStream:
     """
     Return the stream of the shell channel, on which cells go to engines and replies come back.
     """
@@ -95,7 +103,7 @@ def cell_stream(client: Any) -> Any:
     since="ipyparallel 9.2",
     lost="`ranks.status()` cannot say which ranks are busy",
 )
-def has_unanswered_requests(client: Any, rank: int) -> bool:
+def has_unanswered_requests(client: Client, rank: int) -> bool:
     """
     Return whether a rank has not replied to all requests of this client.
     """
@@ -107,13 +115,13 @@ def has_unanswered_requests(client: Any, rank: int) -> bool:
     since="ipyparallel 9.2",
     lost="a message cannot say that a rank's host does not answer",
 )
-def notification_handlers(client: Any) -> dict[str, Callable[[Any], None]]:
+def notification_handlers(client: Client) -> dict[str, Callable[[dict[str, Any]], None]]:
     """
     Return the client's handlers of what the controller reports: type of the message -> handler.
 
     A change of the dictionary takes effect at the next message.
     """
-    handlers: dict[str, Callable[[Any], None]] = client._notification_handlers
+    handlers: dict[str, Callable[[dict[str, Any]], None]] = client._notification_handlers
     return handlers
 
 
@@ -122,11 +130,11 @@ def notification_handlers(client: Any) -> dict[str, Callable[[Any], None]]:
     since="ipyparallel 9.2",
     lost="a view that returns an object of a class that only ranks know waits for ever",
 )
-def reply_handlers(client: Any) -> dict[str, Callable[[Any], None]]:
+def reply_handlers(client: Client) -> dict[str, Callable[[dict[str, Any]], None]]:
     """
     Return the client's handlers of engines' replies: type of the message -> handler.
     """
-    handlers: dict[str, Callable[[Any], None]] = client._queue_handlers
+    handlers: dict[str, Callable[[dict[str, Any]], None]] = client._queue_handlers
     return handlers
 
 
@@ -135,7 +143,7 @@ def reply_handlers(client: Any) -> dict[str, Callable[[Any], None]]:
     since="ipyparallel 9.2",
     lost="a view that returns an object of a class that only ranks know waits for ever",
 )
-def end_request(client: Any, request: str, result: object) -> None:
+def end_request(client: Client, request: str, result: object) -> None:
     """
     End a request with a result of our own: it raises where the result is an ipyparallel error.
 
@@ -153,14 +161,14 @@ def end_request(client: Any, request: str, result: object) -> None:
     since="ipyparallel 9.2",
     lost="views of some of the ranks cannot be made",
 )
-def socket_of_view(view: Any) -> Any:
+def socket_of_view(view: DirectView) -> ZMQStream:
     """
     Return the stream of a DirectView.
     """
     return view._socket
 
 
-def content_of(reply: Any) -> dict[str, Any]:
+def content_of(reply: object) -> dict[str, Any]:
     """
     Return the whole content of a reply: ipyparallel shows some of its entries only.
 

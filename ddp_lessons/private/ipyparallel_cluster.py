@@ -2,11 +2,18 @@
 Private names of ipyparallel's Cluster, of its launchers and of its engine.
 """
 
+from __future__ import annotations
+
 from threading import Thread
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ddp_lessons.private.reaching import reaches
+
+if TYPE_CHECKING:
+    from ipyparallel import Cluster
+    from ipyparallel.cluster.launcher import LocalProcessLauncher
+    from ipyparallel.engine.app import IPEngine
 
 
 @reaches(
@@ -14,7 +21,7 @@ from ddp_lessons.private.reaching import reaches
     since="ipyparallel 9.2",
     lost="a thread of each set of ranks is left in the kernel",
 )
-def end_cluster_thread(cluster: Any, thread: Thread, *, begins_within_s: float) -> None:
+def end_cluster_thread(cluster: Cluster, thread: Thread, *, begins_within_s: float) -> None:
     """
     End the thread in which ipyparallel runs a cluster's coroutines. ipyparallel never ends it.
 
@@ -34,7 +41,7 @@ def end_cluster_thread(cluster: Any, thread: Thread, *, begins_within_s: float) 
     since="ipyparallel 9.2",
     lost="the end of mpiexec is noticed seconds later, by the heartbeat",
 )
-def has_ended(launcher: Any) -> bool:
+def has_ended(launcher: LocalProcessLauncher) -> bool:
     """
     Return whether the process that a launcher has started has ended.
     """
@@ -46,7 +53,7 @@ def has_ended(launcher: Any) -> bool:
     since="ipyparallel 9.2",
     lost="a rank that is stopped politely ends without its exit functions",
 )
-def stop_engine(engine: Any, signum: int, frame: FrameType | None) -> None:
+def stop_engine(engine: IPEngine, signum: int, frame: FrameType | None) -> None:
     """
     Have an engine end once its event loop has its turn, as ipyparallel does for SIGTERM.
     """

@@ -10,9 +10,13 @@ code is put back, as if this file did not exist.
 If a version of torch lacks these places or has others, it imports its compiler as usual.
 """
 
+from __future__ import annotations
+
 import importlib
 import sys
-from types import CodeType
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, ModuleType
+from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -24,7 +28,7 @@ _COMPILER = "torch._dynamo"
 _CACHE = "__dynamo_disable"  # attribute in which torch caches a function's uncompiled version
 
 
-def defer_compiler_import():
+def defer_compiler_import() -> None:
     """
     Have DDP and optimizers work without `torch._dynamo` until it is imported for another reason.
 
@@ -34,7 +38,9 @@ def defer_compiler_import():
     """
     if _COMPILER in sys.modules or any(isinstance(finder, _Awaited) for finder in sys.meta_path):
         return
-    undo = [_pass_through(owner) for owner in (Optimizer, DistributedDataParallel)]
+    undo: list[Callable[[], object]] = [
+        _pass_through(owner) for owner in (Optimizer, DistributedDataParallel)
+    ]
     undo += [_step_plainly(kind) for kind in _kinds_of(Optimizer)]
     vars(torch)["_dynamo"] = _Unasked()
     undo.append(lambda: vars(torch).pop("_dynamo"))
@@ -46,10 +52,12 @@ class _Awaited:
     An import finder that puts torch's own code back when the compiler is about to be imported.
     """
 
-    def __init__(self, undo):
+    def __init__(self, undo: list[Callable[[], object]]) -> None:
         self._undo = undo
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> None:
         """
         Put torch's own code back if the compiler is imported. Find no module, so others search on.
         """
@@ -62,7 +70,7 @@ class _Awaited:
 # ---- torch._compile: functions that the compiler must not look into ----
 
 
-def _pass_through(owner):
+def _pass_through(owner: type) -> Callable[[], None]:
     # Each wrapper asks the compiler for a version of its function that is never compiled, and
     # caches it. Without a compiler that version is the function itself.
     inner = _nested_code("torch._compile", "_disable_dynamo", "inner")
@@ -75,21 +83,21 @@ def _pass_through(owner):
     for function in functions:
         setattr(function, _CACHE, function)
 
-    def put_back():
+    def put_back() -> None:
         for function in functions:
             delattr(function, _CACHE)
 
     return put_back
 
 
-def _layers(function):
+def _layers(function: object) -> Iterator[Any]:
     # Yield a function, and the functions that its decorators have wrapped.
     while hasattr(function, "__code__"):
         yield function
         function = getattr(function, "__wrapped__", None)
 
 
-def _nested_code(module, factory, name):
+def _nested_code(module: str, factory: str, name: str) -> CodeType | None:
     # Return the code of a function nested in another one; None if this torch has no such function.
     made_by = getattr(getattr(sys.modules.get(module), factory, None), "__code__", None)
     codes = made_by.co_consts if made_by else ()
@@ -99,21 +107,21 @@ def _nested_code(module, factory, name):
 # ---- torch.optim: the graph breaks around an optimizer's step ----
 
 
-def _plainly(func):
-    def _use_grad(*args, **kwargs):
+def _plainly(func: Callable[..., object] | None) -> Callable[..., object]:
+    def _use_grad(*args: Any, **kwargs: object) -> object:
         # The same code as in torch/optim/optimizer.py, without the two graph breaks. It runs with
         # the globals of that file, in which `torch` means the same.
         prev_grad = torch.is_grad_enabled()
         try:
             torch.set_grad_enabled(args[0].defaults["differentiable"])
-            return func(*args, **kwargs)
+            return func(*args, **kwargs)  # type: ignore[misc]  # if None, it is not called
         finally:
             torch.set_grad_enabled(prev_grad)
 
     return _use_grad
 
 
-def _step_plainly(kind):
+def _step_plainly(kind: type[Optimizer]) -> Callable[[], None]:
     # Change the method's code, not the method. The first optimizer of a class makes torch wrap the
     # class's `step` (see `profile_hook_step`), and a scheduler wraps it again: a method that was
     # replaced before could not be put back inside of these wrappers.
@@ -125,13 +133,13 @@ def _step_plainly(kind):
         return lambda: None
     step.__code__ = ours
 
-    def put_back():
+    def put_back() -> None:
         step.__code__ = theirs
 
     return put_back
 
 
-def _kinds_of(kind):
+def _kinds_of(kind: type[Optimizer]) -> list[type[Optimizer]]:
     found = [kind]
     for below in kind.__subclasses__():
         found += _kinds_of(below)
@@ -148,12 +156,12 @@ class _Unasked:
     Any other access imports the real module.
     """
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         if name == "utils":
             return _UnaskedUtils()
         return getattr(importlib.import_module(_COMPILER), name)
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(importlib.import_module(_COMPILER), name, value)
 
 
@@ -162,7 +170,7 @@ class _UnaskedUtils:
     A stand-in for `torch._dynamo.utils` of the same kind.
     """
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         if name == "get_optimize_ddp_mode":
             return lambda: "ddp_optimizer"  # torch's default, which no code has changed yet
         return getattr(importlib.import_module(f"{_COMPILER}.utils"), name)

@@ -4,15 +4,25 @@ Private names of torch.distributed: the table of all process groups, and what a 
 torch imports slowly, so every import of it is inside of a function: an idle rank has none.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddp_lessons.private.reaching import reaches
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from torch import device
+    from torch._C._distributed_c10d import Store
+    from torch.distributed import ProcessGroup, Work
+    from torch.distributed.distributed_c10d import _World
 
 _WORLD = "torch.distributed.distributed_c10d._world"
 
 
-def _c10d() -> Any:
+def _c10d() -> ModuleType:
     import torch.distributed
 
     return torch.distributed.distributed_c10d
@@ -23,7 +33,7 @@ def _c10d() -> Any:
     since="torch 2.11",
     lost="ranks cannot be released, leave their groups or join new ones, so no ranks start",
 )
-def world() -> Any:
+def world() -> _World:
     """
     Return torch's table of groups.
 
@@ -33,7 +43,7 @@ def world() -> Any:
     return _c10d()._world
 
 
-def all_groups() -> list[Any]:
+def all_groups() -> list[ProcessGroup]:
     """
     Return every process group of this process, in the order in which they were made.
     """
@@ -47,21 +57,21 @@ def is_alive(group: object) -> bool:
     return group in world().pg_map
 
 
-def backend_name(group: Any) -> str:
+def backend_name(group: ProcessGroup) -> str:
     """
     Return the name of a group's backend, such as "gloo".
     """
     return str(world().pg_map[group][0])
 
 
-def store_of(group: Any) -> Any:
+def store_of(group: Any) -> Store | Any:  # torch's stubs leave out `clone`
     """
     Return the store in which the ranks of a group have met.
     """
     return world().pg_map[group][1]
 
 
-def set_store(group: Any, store: Any) -> None:
+def set_store(group: ProcessGroup | None, store: Store) -> None:
     """
     Give a group another store. Does nothing if the group was destroyed.
     """
@@ -70,7 +80,7 @@ def set_store(group: Any, store: Any) -> None:
         groups[group] = groups[group][0], store
 
 
-def ranks_of(group: Any) -> list[int] | None:
+def ranks_of(group: ProcessGroup) -> list[int] | None:
     """
     Return the sorted ranks of a group's members; None while the group is being made or destroyed.
     """
@@ -78,7 +88,7 @@ def ranks_of(group: Any) -> list[int] | None:
     return None if ranks is None else sorted(ranks)
 
 
-def default_group() -> Any:
+def default_group() -> ProcessGroup | None:
     """
     Return the default group, or None outside of every group.
     """
@@ -111,7 +121,7 @@ def set_group_count(count: int) -> None:
     since="torch 2.11",
     lost="a check cannot run an answer on fewer ranks than there are",
 )
-def set_default_group(group: Any) -> None:
+def set_default_group(group: ProcessGroup | None) -> None:
     """
     Make a group the default one. None: there is no default group.
 
@@ -125,7 +135,7 @@ def set_default_group(group: Any) -> None:
     since="torch 2.11",
     lost="lesson 14's queues and some checks cannot use the store of the default group",
 )
-def default_store() -> Any:
+def default_store() -> Store:
     """
     Return the store of the default group.
     """
@@ -172,11 +182,11 @@ def sequence_number(group: Any) -> int:
     since="torch 2.11",
     lost="the table of a stalled cell cannot say which call a handle stands for",
 )
-def operation_number(work: Any) -> int:
+def operation_number(work: Work) -> int:
     """
     Return the number of a Work's operation, as the enum OpType of torch's C++ code has it.
     """
-    return int(work._get_op_type())
+    return int(work._get_op_type())  # type: ignore[attr-defined]
 
 
 @reaches(
@@ -184,7 +194,7 @@ def operation_number(work: Any) -> int:
     since="torch 2.11",
     lost="a trace cannot say which rank sent what `recv` got from any rank",
 )
-def source_rank(work: Any) -> int:
+def source_rank(work: Work) -> int:
     """
     Return the rank whose message a finished `recv` from any rank has got.
     """
@@ -211,13 +221,13 @@ def abort_nccl() -> None:
     groups.sort(key=lambda group: table.pg_names.get(group, ""), reverse=True)
     backends = [group._get_backend(torch.device("cuda")) for group in groups]
     if len(backends) > 1:
-        backends[0]._group_start()
+        backends[0]._group_start()  # type: ignore[attr-defined]  # NCCL's has it
     try:
         for backend in backends:
             backend.abort()
     finally:
         if len(backends) > 1:
-            backends[0]._group_end()
+            backends[0]._group_end()  # type: ignore[attr-defined]
 
 
 @reaches(
@@ -225,7 +235,9 @@ def abort_nccl() -> None:
     since="torch 2.11",
     lost="a check cannot simulate a world of more ranks than run",
 )
-def make_fake(group: Any, rank: int, world_size: int, devices: Sequence[Any], name: str) -> None:
+def make_fake(
+    group: ProcessGroup, rank: int, world_size: int, devices: Sequence[device], name: str
+) -> None:
     """
     Have a ProcessGroup of our own move nothing: its calls return at once.
 
@@ -243,10 +255,10 @@ def make_fake(group: Any, rank: int, world_size: int, devices: Sequence[Any], na
         backend = FakeProcessGroup._create_internal(rank, world_size)
         group._register_backend(device, kind, backend)
     group._set_default_backend(kind)
-    group._set_group_name(name)
+    group._set_group_name(name)  # type: ignore[arg-type]  # a NewType of str
 
 
-def add_group(group: Any, backend: str, store: Any) -> None:
+def add_group(group: ProcessGroup, backend: str, store: Store) -> None:
     """
     Enter a group of our own into torch's table, so that torch's functions take it.
 
@@ -260,7 +272,7 @@ def add_group(group: Any, backend: str, store: Any) -> None:
     table.pg_group_ranks[group] = {rank: rank for rank in range(group.size())}
 
 
-def remove_group(group: Any) -> None:
+def remove_group(group: ProcessGroup) -> None:
     """
     Take a group that `add_group` has entered out of torch's table again.
     """

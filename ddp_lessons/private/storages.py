@@ -2,9 +2,31 @@
 Private names of torch's tensors, storages and files.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from ddp_lessons.private.reaching import reaches
+
+if TYPE_CHECKING:
+    from torch import Tensor, UntypedStorage
+    from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
+
+
+class ArchiveReader(Protocol):
+    """
+    A reader of the zip archive that `torch.save` writes.
+    """
+
+    def get_record(self, name: str) -> bytes:
+        """
+        Return a record's content.
+        """
+
+    def get_record_offset(self, name: str) -> int:
+        """
+        Return how many bytes of the archive come before a record's content.
+        """
 
 
 @reaches(
@@ -12,7 +34,7 @@ from ddp_lessons.private.reaching import reaches
     since="torch 2.11",
     lost="a trace cannot count the bytes of a sparse gradient",
 )
-def sparse_parts(tensor: Any) -> tuple[Any, Any]:
+def sparse_parts(tensor: Tensor) -> tuple[Tensor, Tensor]:
     """
     Return the indices and the values of a sparse tensor. Its public methods refuse a tensor in
     which an index stands twice.
@@ -25,7 +47,7 @@ def sparse_parts(tensor: Any) -> tuple[Any, Any]:
     since="torch 2.11",
     lost="tasks of lesson 15 cannot count the bytes that an answer holds",
 )
-def address_of(storage: Any) -> int:
+def address_of(storage: UntypedStorage) -> int:
     """
     Return the address of the C++ object behind an untyped storage.
     """
@@ -37,7 +59,7 @@ def address_of(storage: Any) -> int:
     since="torch 2.11",
     lost="tasks of lesson 15 cannot count the bytes that an answer holds",
 )
-def storage_at(address: int) -> Any:
+def storage_at(address: int) -> UntypedStorage | None:
     """
     Return the untyped storage at an address; None if it was freed.
 
@@ -54,13 +76,13 @@ def storage_at(address: int) -> Any:
     since="torch 2.11",
     lost="a sharded checkpoint is loaded through a second copy in memory",
 )
-def archive_reader(file: Any) -> Any:
+def archive_reader(file: IO[bytes]) -> ArchiveReader:
     """
     Return a reader of the zip archive that `torch.save` writes: its records and their offsets.
     """
     import torch
 
-    return torch._C.PyTorchFileReader(file)
+    return torch._C.PyTorchFileReader(file)  # type: ignore[return-value]  # lacks an offset
 
 
 @reaches(
@@ -68,7 +90,7 @@ def archive_reader(file: Any) -> Any:
     since="torch 2.11",
     lost="a sharded checkpoint is loaded through a second copy in memory",
 )
-def slice_of(reader: Any, file: Any, info: Any) -> Any:
+def slice_of(reader: FileSystemReader, file: IO[bytes], info: _StorageInfo) -> IO[bytes]:
     """
     Return a view of the part of an open file in which one item of a sharded checkpoint is.
 
@@ -85,7 +107,7 @@ def slice_of(reader: Any, file: Any, info: Any) -> Any:
     since="torch 2.11",
     lost="a sharded checkpoint cannot be loaded into nested dictionaries",
 )
-def set_element(tree: dict[str, Any], path: Any, value: Any) -> None:
+def set_element(tree: dict[str, Any], path: tuple[str | int, ...], value: object) -> None:
     """
     Set a value inside of nested dictionaries and lists, and make those that are missing.
 

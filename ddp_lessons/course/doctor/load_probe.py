@@ -130,17 +130,17 @@ class _Run:
                 self._run_cell(client, number, cell, manager.provisioner.pid)
         except (RuntimeError, TimeoutError) as error:
             raise NotMeasured(str(error)) from error
-        self.cpu_s = max(sum(self.cell_cpu_s), tree_cpu_seconds(manager.provisioner.pid))
+        self.cpu_s = max(sum(self.cell_cpu_s), tree_cpu_seconds(manager.provisioner.pid) or 0.0)
 
     def _run_cell(self, client, number, cell, pid):
-        before_s = tree_cpu_seconds(pid)
+        before_s = tree_cpu_seconds(pid) or 0.0
         reply = client.execute_interactive(
             cell["source"], timeout=LIMIT_S, allow_stdin=False, output_hook=lambda message: None
         )["content"]
         if reply["status"] != "ok" and RAISES not in tags_of(cell):
             raise NotMeasured(f"code cell {number}: {reply.get('ename')}: {reply.get('evalue')}")
         # The CPU time of a rank that has ended is lost, and its successor begins at 0 again.
-        self.cell_cpu_s.append(max(0.0, tree_cpu_seconds(pid) - before_s))
+        self.cell_cpu_s.append(max(0.0, (tree_cpu_seconds(pid) or 0.0) - before_s))
         held = sum(map(pss_bytes, [pid, *descendants_of(pid)]))
         self.memory_bytes = max(self.memory_bytes, held)
 

@@ -6,6 +6,7 @@ The first line names the culprit and its line. The collateral ranks share one se
 
 import re
 import signal
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,18 +53,18 @@ class Outcome:
     halt: str = ""
     enclosed: Any = None
 
-    def named(self, rank):
+    def named(self, rank: int) -> str:
         """
         Return the rank's name in messages: "rank 3", or "rank 3 on node2".
         """
         return f"rank {rank} on {self.host}" if self.host else f"rank {rank}"
 
 
-def _at(outcome):
+def _at(outcome: Outcome) -> str:
     return f" at line {outcome.line}: {outcome.code}" if outcome.line else ""
 
 
-def how_it_died(exit_code, ended_itself=False):
+def how_it_died(exit_code: int | None, ended_itself: bool = False) -> str:
     """
     Return words for how a process ended.
 
@@ -83,7 +84,7 @@ def how_it_died(exit_code, ended_itself=False):
     return f"its process exited with code {exit_code}"
 
 
-def raised_message(outcomes):
+def raised_message(outcomes: Mapping[int, Outcome]) -> tuple[str, list[str]]:
     """
     Return the message about ranks that raised. Its first line names the lowest of these ranks.
 
@@ -91,7 +92,7 @@ def raised_message(outcomes):
         (str, list[str]): The message, and the lines of the lowest raising rank's traceback.
     """
     raised = {rank: outcome for rank, outcome in outcomes.items() if outcome.kind == RAISED}
-    same = {}
+    same: dict[tuple[str, str, int | None], list[int]] = {}
     for rank, outcome in sorted(raised.items()):  # by rank, not in the order of the replies
         same.setdefault((outcome.ename, outcome.evalue, outcome.line), []).append(rank)
     lines = []
@@ -105,7 +106,7 @@ def raised_message(outcomes):
     return "\n".join(lines), traceback.splitlines()
 
 
-def died_message(outcomes):
+def died_message(outcomes: Mapping[int, Outcome]) -> str:
     """
     Return the message about ranks that died, a line for each.
     """
@@ -117,14 +118,14 @@ def died_message(outcomes):
     return "\n".join(lines)
 
 
-def _how_it_was_lost(outcome):
+def _how_it_was_lost(outcome: Outcome) -> str:
     if outcome.silent:
         silent_s = clocks.ELSEWHERE_MISSES * clocks.HEARTBEAT_EVERY_MS / 1000
         return f"is lost: {outcome.silent} has not answered for {silent_s:.0f} s"
     return f"died: {how_it_died(outcome.exit_code, outcome.ended_itself)}"
 
 
-def given_up_message(outcomes):
+def given_up_message(outcomes: Mapping[int, Outcome]) -> str:
     """
     Return the message about ranks that were ended as they could not be released; "" without any.
     """
@@ -135,14 +136,14 @@ def given_up_message(outcomes):
     )
 
 
-def _why_given_up(outcome):
+def _why_given_up(outcome: Outcome) -> str:
     if outcome.halt:
         limit_s = f"{clocks.FREE_HALTED_S:.0f} s"
         return f"was {outcome.halt}{_at(outcome)} and did not go on within {limit_s}"
     return f"could not be released{_at(outcome)}"
 
 
-def victims_sentence(outcomes):
+def victims_sentence(outcomes: Mapping[int, Outcome]) -> str:
     """
     Return one sentence about the ranks that were released; "" if there are none.
     """
@@ -155,7 +156,7 @@ def victims_sentence(outcomes):
     return f"{rank_names(released)} {were} released{where}; variables are kept."
 
 
-def stale_sentence(names):
+def stale_sentence(names: Collection[str]) -> str:
     """
     Return one sentence about objects that hold a group that is gone; "" if there are none.
 
@@ -181,12 +182,12 @@ class Recovery:
         stale: Names of objects that hold an old group.
     """
 
-    replaced: list
+    replaced: list[int]
     regrouped: bool
     joined: bool
-    stale: list
+    stale: list[str]
 
-    def sentences(self):
+    def sentences(self) -> list[str]:
         """
         Return the message about these steps as a list of lines.
         """
@@ -201,7 +202,7 @@ class Recovery:
         return [line for line in lines if line]
 
 
-def replaced_sentence(replaced):
+def replaced_sentence(replaced: Collection[int]) -> str:
     """
     Return one sentence about ranks that were replaced and have lost their variables.
 

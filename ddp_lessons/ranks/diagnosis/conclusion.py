@@ -2,8 +2,10 @@
 The conclusion of a cell: from what was seen of it to one error, or none. Pure: the kernel acts.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ddp_lessons.errors import CellFailed, CellStopped, RankDied, RankRaised, RanksGone
 from ddp_lessons.ranks.diagnosis import cell_report
@@ -11,6 +13,9 @@ from ddp_lessons.ranks.diagnosis.cell_report import DIED, GIVEN_UP, OK, RAISED, 
 from ddp_lessons.ranks.diagnosis.wait_graph import Diagnosis, diagnose
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 from ddp_lessons.ranks.diagnosis.wrong_side_hints import hints_on_ranks
+
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.messages.snapshot import RankSnapshot, Snapshots
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,8 @@ class Evidence:
     was_deadlocked: bool = False
     was_released: bool = False
     diagnosis: Diagnosis | None = None
-    last_snapshots: dict[int, Any] = field(default_factory=dict)
-    snapshots: dict[int, Any] = field(default_factory=dict)
+    last_snapshots: dict[int, RankSnapshot] = field(default_factory=dict)
+    snapshots: Snapshots = field(default_factory=dict)
     lost_hosts: tuple[str, ...] = ()
 
     @property
@@ -153,7 +158,7 @@ def _class_of_error(evidence: Evidence) -> type[CellFailed]:
     return RankDied if is_given_up and not evidence.was_deadlocked else RankRaised
 
 
-def _same_collectives(snapshots: dict[int, Any]) -> bool:
+def _same_collectives(snapshots: Snapshots) -> bool:
     called = {
         str([(collective.group, collective.number) for collective in snapshot.collectives])
         for snapshot in snapshots.values()

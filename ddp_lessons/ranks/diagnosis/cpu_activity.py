@@ -3,6 +3,7 @@ CPU time of processes, by which a cell that computes is told from one that stand
 """
 
 import time
+from collections.abc import Callable, Iterable
 
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.processes import cpu_seconds, descendants_of, tree_cpu_seconds
@@ -23,11 +24,12 @@ class DescendantsCpu:
         clock: Function that returns seconds.
     """
 
-    def __init__(self, clock=time.monotonic):
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._families = {}
+        # process id -> when its descendants were looked up, and their process ids
+        self._families: dict[int, tuple[float, list[int]]] = {}
 
-    def __call__(self, pid):
+    def __call__(self, pid: int) -> float:
         """
         Return the seconds of CPU time that all descendants of a process have used.
         """
@@ -48,16 +50,21 @@ class CpuActivity:
         cpu_seconds: Function from a process id to its CPU seconds, or None.
     """
 
-    def __init__(self, pids, clock=time.monotonic, cpu_seconds=tree_cpu_seconds):
+    def __init__(
+        self,
+        pids: Callable[[], Iterable[int]],
+        clock: Callable[[], float] = time.monotonic,
+        cpu_seconds: Callable[[int], float | None] = tree_cpu_seconds,
+    ) -> None:
         self._pids = pids
         self._clock = clock
         self._cpu_seconds = cpu_seconds
-        self._last = None
+        self._last: tuple[float, float] | None = None  # when, and the CPU time until then
         self.moved = False
         self._still_since = clock()
         self.sample()
 
-    def sample(self):
+    def sample(self) -> None:
         """
         Record the CPU time used so far. Call it a few times a second.
         """
@@ -67,16 +74,16 @@ class CpuActivity:
             self._still_since = now
         self._last = (now, used)
 
-    def _used(self):
+    def _used(self) -> float:
         return sum(self._cpu_seconds(pid) or 0.0 for pid in self._pids())
 
     @staticmethod
-    def _is_busy(before, after):
+    def _is_busy(before: tuple[float, float], after: tuple[float, float]) -> bool:
         elapsed = after[0] - before[0]
         return after[1] - before[1] > max(clocks.CPU_ROUNDING_S, BUSY_SHARE * elapsed)
 
     @property
-    def still_s(self):
+    def still_s(self) -> float:
         """
         Seconds for which the processes have computed nothing.
         """

@@ -2,12 +2,32 @@
 The line at which a rank died: from its crash log, or from its last snapshot.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
 from ddp_lessons.ranks.diagnosis.native_stacks import parse_stacks
 from ddp_lessons.ranks.rank.crash_log import CRASH, OWN_WILL
 from ddp_lessons.ranks.supervisor.child_main import stack_file
 
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.messages.snapshot import RankSnapshot
 
-def read_crash_log(folder, rank):
+
+class PlaceOfDeath(TypedDict):
+    """
+    The fields of an Outcome that say where a rank died.
+    """
+
+    line: int | None
+    code: str
+    is_last_seen: bool
+    ended_itself: bool
+
+
+def read_crash_log(folder: Path | str, rank: int) -> tuple[int | None, bool]:
     """
     Return the line at which a rank died, from its crash log.
 
@@ -28,7 +48,12 @@ def read_crash_log(folder, rank):
     return (found[0] if found else None), begin >= 0 and is_own_will
 
 
-def line_of_death(folder, rank, snapshot, source_line):
+def line_of_death(
+    folder: Path | str,
+    rank: int,
+    snapshot: RankSnapshot | None,
+    source_line: Callable[[int], str],
+) -> PlaceOfDeath:
     """
     Return where a rank died: from its crash log, else from its last snapshot.
 
@@ -39,7 +64,7 @@ def line_of_death(folder, rank, snapshot, source_line):
         source_line: Function from a line number, from 1, to the text of that line of the cell.
 
     Returns:
-        dict: `line`, `code`, `is_last_seen` and `ended_itself` for an Outcome.
+        PlaceOfDeath: `line`, `code`, `is_last_seen` and `ended_itself` for an Outcome.
     """
     line, ended_itself = read_crash_log(folder, rank)
     if line is None and snapshot:

@@ -5,9 +5,20 @@ All functions here are pure. They take snapshots, and those that find a desync r
 (sentence, culprits) or None.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 from ddp_lessons.ranks.diagnosis.wording import last_collective, rank_names
+
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.messages.snapshot import Collective, RankSnapshot, Snapshots
+
+    _Finding = tuple[str, list[int]] | None  # a sentence, and the culprits
+
+_Version = TypeVar("_Version")
 
 COMPARED_SIZES = {"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor"}
 """
@@ -16,7 +27,7 @@ Collectives to which every rank must pass the same number of elements.
 _TO_THE_ROOT = {"reduce", "gather", "gather_object"}
 
 
-def first_mismatch(snapshots, running):
+def first_mismatch(snapshots: Snapshots, running: Collection[int]) -> tuple[str, list[int]] | None:
     """
     Return the first desync of a cell. Later ones are ignored: one mistake shifts all later calls.
 
@@ -35,7 +46,7 @@ def first_mismatch(snapshots, running):
     )
 
 
-def find_collective(snapshot, key):
+def find_collective(snapshot: RankSnapshot | None, key: tuple[str, int]) -> Collective | None:
     """
     Return a rank's collective with the same group and number as a given one, or None.
 
@@ -49,13 +60,14 @@ def find_collective(snapshot, key):
     return None
 
 
-def calls_alike(other, rank, snapshots):
+def calls_alike(other: int, rank: int, snapshots: Snapshots) -> bool:
     """
     Return whether another rank has made the call that a rank is in now.
 
     It must be the same collective, under the same number of their group, and with the same root.
     """
     last, snapshot = last_collective(snapshots[rank]), snapshots.get(other)
+    assert last is not None
     found = find_collective(snapshot, last.key)
     if found is None or _signature(found) != _signature(last):
         return False
@@ -64,7 +76,7 @@ def calls_alike(other, rank, snapshots):
     return not is_in_it or None in roots or len(roots) == 1
 
 
-def makes_alike(other, rank, snapshots):
+def makes_alike(other: int, rank: int, snapshots: Snapshots) -> bool:
     """
     Return whether another rank makes, or has made, the group that a rank is making.
     """
@@ -75,7 +87,7 @@ def makes_alike(other, rank, snapshots):
     )
 
 
-def _count_among_all(snapshot, snapshots):
+def _count_among_all(snapshot: RankSnapshot | None, snapshots: Snapshots) -> str | None:
     """
     Return the number under which a rank joins the group of all ranks; None if it does not join it.
     """
@@ -85,14 +97,14 @@ def _count_among_all(snapshot, snapshots):
     return forming.count if is_of_all else None
 
 
-def _other_counts(snapshots, running):
+def _other_counts(snapshots: Snapshots, running: Collection[int]) -> _Finding:
     """
     Find ranks that join the group of all ranks under different numbers.
 
     Each rank's torch counts the groups that the rank has begun to make. Ranks with different counts
     look for each other under different keys of the store, and never meet.
     """
-    counts = {}
+    counts: dict[str, list[int]] = {}
     for rank in running:
         count = _count_among_all(snapshots[rank], snapshots)
         if count:
@@ -111,14 +123,14 @@ def _other_counts(snapshots, running):
     return sentence, fewest[0][1]
 
 
-def _fewest_first(versions):
+def _fewest_first(versions: Mapping[_Version, list[int]]) -> list[tuple[_Version, list[int]]]:
     """
     Return pairs of a version and its ranks in the order of the message: fewest ranks first.
     """
     return sorted(versions.items(), key=lambda each: (len(each[1]), -each[1][0]))
 
 
-def _clashing_groups(snapshots, running):
+def _clashing_groups(snapshots: Snapshots, running: Collection[int]) -> _Finding:
     """
     Find a group in which a rank waits, and whose name stands for different members on other ranks.
 
@@ -126,7 +138,7 @@ def _clashing_groups(snapshots, running):
     """
     for rank in running:
         for name in _groups_waited_in(snapshots[rank]):
-            versions = {}
+            versions: dict[tuple[int, ...], list[int]] = {}
             for each, snapshot in snapshots.items():
                 members = members_of(snapshot, name)
                 if members:
@@ -146,7 +158,7 @@ def _clashing_groups(snapshots, running):
     return None
 
 
-def _groups_waited_in(snapshot):
+def _groups_waited_in(snapshot: RankSnapshot | None) -> list[str]:
     if snapshot is None:
         return []
     last = last_collective(snapshot)
@@ -154,7 +166,7 @@ def _groups_waited_in(snapshot):
     return forming + ([last.group] if last and not forming else [])
 
 
-def members_of(snapshot, name):
+def members_of(snapshot: RankSnapshot | None, name: str) -> list[int] | None:
     """
     Return the members of the group that a rank makes, or has made, under a name; None without one.
     """
@@ -165,7 +177,7 @@ def members_of(snapshot, name):
     return snapshot.groups.get(name)
 
 
-def _other_collectives(snapshots):
+def _other_collectives(snapshots: Snapshots) -> _Finding:
     numbers = {
         (collective.record, collective.group, collective.number)
         for snapshot in snapshots.values()
@@ -173,7 +185,7 @@ def _other_collectives(snapshots):
         for collective in snapshot.collectives
     }
     for _, group, number in sorted(numbers):
-        calls = {}
+        calls: dict[str, list[tuple[int, Collective]]] = {}
         for rank, snapshot in snapshots.items():
             found = find_collective(snapshot, (group, number))
             if found is not None:
@@ -189,7 +201,7 @@ def _other_collectives(snapshots):
     return None
 
 
-def _describe(collective):
+def _describe(collective: Collective) -> str:
     sizes = ", ".join(
         f"{dtype.lower()}{size}"
         for dtype, size in zip(collective.dtypes, collective.sizes, strict=False)
@@ -197,7 +209,7 @@ def _describe(collective):
     return f"{collective.name} {sizes}".strip()
 
 
-def _signature(collective):
+def _signature(collective: Collective) -> str:
     if collective.name not in COMPARED_SIZES:
         return collective.name
     # Compare numbers of elements, not shapes: torch reduces a [6] with a [2, 3] correctly.
@@ -205,11 +217,11 @@ def _signature(collective):
     return repr((collective.name, counts, collective.dtypes))
 
 
-def _other_roots(snapshots, running):
+def _other_roots(snapshots: Snapshots, running: Collection[int]) -> _Finding:
     """
     Find a collective in which ranks wait with different roots.
     """
-    calls = {}
+    calls: dict[tuple[str, int], dict[int, list[int]]] = {}
     for rank in running:
         snapshot, last = snapshots[rank], last_collective(snapshots[rank])
         if last and snapshot.root is not None:
@@ -221,8 +233,8 @@ def _other_roots(snapshots, running):
         whose = f"as collective {number}"
         if all(ranks == [root] for root, ranks in roots.items()):
             snapshot = snapshots[min(roots)]
-            call = _describe(last_collective(snapshot))
-            own = f"each {_way(snapshot)} itself"
+            call = _describe(last_collective(snapshot))  # type: ignore[arg-type]  # it waits
+            own = f"each {_way(snapshot)} itself"  # type: ignore[arg-type]
             return f"{rank_names(roots)} called {call} {whose}, {own}", sorted(roots)
         # A root that has returned from the call counts as a vote for itself.
         sides = sorted(
@@ -230,13 +242,14 @@ def _other_roots(snapshots, running):
             key=lambda side: (len({*side[1], *({side[0]} - set(running))}), -side[1][0]),
         )
         parts = [
-            f"{rank_names(ranks)} called {_describe(last_collective(snapshots[ranks[0]]))} "
-            f"{_way(snapshots[ranks[0]])} rank {root}"
+            f"{rank_names(ranks)} called "
+            f"{_describe(last_collective(snapshots[ranks[0]]))} "  # type: ignore[arg-type]
+            f"{_way(snapshots[ranks[0]])} rank {root}"  # type: ignore[arg-type]
             for root, ranks in sides
         ]
         return f"{parts[0]} {whose}, where {', '.join(parts[1:])}", sides[0][1]
     return None
 
 
-def _way(snapshot):
+def _way(snapshot: RankSnapshot) -> str:
     return "to" if snapshot.call in _TO_THE_ROOT else "from"

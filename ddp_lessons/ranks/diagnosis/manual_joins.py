@@ -4,8 +4,16 @@ Joins that a cell makes itself by `init_process_group`, the one call that may ex
 All functions here are pure. The module `wait_graph` calls them.
 """
 
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
 from ddp_lessons.ranks.diagnosis.wording import JOIN, rank_names
 from ddp_lessons.ranks.system import clocks
+
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.messages.snapshot import RankSnapshot
 
 CONNECTS_TO_A_STORE = ("_create_c10d_store", "_tcp_rendezvous_handler")
 """
@@ -13,7 +21,7 @@ Functions of torch that exceed the time limit if a foreign server answers at the
 """
 
 
-def misses_its_limit(snapshot, still_s):
+def misses_its_limit(snapshot: RankSnapshot, still_s: float) -> bool:
     """
     Return whether a rank is in a join that should have reached its own time limit seconds ago.
 
@@ -23,10 +31,10 @@ def misses_its_limit(snapshot, still_s):
     """
     limit_s = snapshot.timeout_s
     is_join = snapshot.call == JOIN and limit_s is not None
-    return is_join and still_s > limit_s + clocks.JOIN_LATE_S
+    return is_join and still_s > limit_s + clocks.JOIN_LATE_S  # type: ignore[operator]  # a join
 
 
-def short_joins(snapshots):
+def short_joins(snapshots: Mapping[int, RankSnapshot | None]) -> dict[int, float]:
     """
     Return {rank: seconds until the join ends} for ranks whose join has a short time limit.
 
@@ -44,7 +52,7 @@ def short_joins(snapshots):
     }
 
 
-def not_met(ranks, line):
+def not_met(ranks: Collection[int], line: int | None) -> str:
     """
     Return the sentence about ranks that join and do not find the others.
 

@@ -12,7 +12,7 @@ _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)
 _CELL_FILE = re.compile(r"[/\\]ipykernel_\d+[/\\]")
 
 
-def parse_stacks(text):
+def parse_stacks(text: str) -> tuple[int, str, str] | None:
     """
     Return where the running cell is, from faulthandler's dump.
 

@@ -6,7 +6,11 @@ snapshot without a line. A rank that did not answer has None instead. The snapsh
 was not asked to run the cell has a true entry `outside`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeGuard
 
 from ddp_lessons.ranks.diagnosis import manual_joins
 from ddp_lessons.ranks.diagnosis.desync import calls_alike, first_mismatch, makes_alike
@@ -25,6 +29,12 @@ from ddp_lessons.ranks.diagnosis.wording import (
 )
 from ddp_lessons.ranks.system import clocks
 
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.messages.snapshot import RankSnapshot, Snapshots
+
+    _WaitsFor = Mapping[int, Collection[int]]
+    _Finding = tuple[str, list[int]] | None  # a sentence, and the culprits
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -39,12 +49,14 @@ class Diagnosis:
     """
 
     sentence: str
-    culprits: tuple
-    waits_for: dict
+    culprits: tuple[int, ...]
+    waits_for: dict[int, tuple[int, ...]]
     table: str
 
 
-def diagnose(snapshots, running, halts=None):
+def diagnose(
+    snapshots: Snapshots, running: Collection[int], halts: Mapping[int, str] | None = None
+) -> Diagnosis:
     """
     Return the Diagnosis of a cell that does not end.
 
@@ -73,7 +85,7 @@ def diagnose(snapshots, running, halts=None):
     return Diagnosis(sentence, tuple(culprits), waits_for, table)
 
 
-def is_deadlock(snapshots, running, still_s=0.0):
+def is_deadlock(snapshots: Snapshots, running: Collection[int], still_s: float = 0.0) -> bool:
     """
     Return whether every running rank waits for ever: nothing can end its wait, no limit is near.
 
@@ -88,7 +100,7 @@ def is_deadlock(snapshots, running, still_s=0.0):
         and all(
             waits(snapshots.get(rank))
             and (
-                manual_joins.misses_its_limit(snapshots[rank], still_s)
+                manual_joins.misses_its_limit(snapshots[rank], still_s)  # type: ignore[arg-type]
                 or (
                     not _is_patient(rank, snapshots, running)
                     and not _is_under_way(rank, snapshots, running)
@@ -99,16 +111,16 @@ def is_deadlock(snapshots, running, still_s=0.0):
     )
 
 
-def _may_be_helped(snapshot):
+def _may_be_helped(snapshot: RankSnapshot | None) -> bool:
     # A rank that did not answer by itself may have any other threads and child processes.
     return snapshot is None or snapshot.helpers is None or bool(snapshot.helpers)
 
 
-def _is_under_way(rank, snapshots, running):
+def _is_under_way(rank: int, snapshots: Snapshots, running: Collection[int]) -> bool:
     # A call that all ranks of its group have made takes as long as its data needs. That is no
     # deadlock.
     snapshot = snapshots[rank]
-    if operation(snapshot) in POINT_TO_POINT:
+    if operation(snapshot) in POINT_TO_POINT:  # type: ignore[arg-type]  # it waits
         senders_or_receivers = snapshots if snapshot.peer is None else (snapshot.peer,)
         return any(_have_met(rank, other, snapshots) for other in senders_or_receivers)
     if snapshot.call == STORE:
@@ -118,31 +130,31 @@ def _is_under_way(rank, snapshots, running):
     return not _awaited(rank, snapshots, running) and first_mismatch(snapshots, running) is None
 
 
-def _have_met(rank, other, snapshots):
+def _have_met(rank: int, other: int, snapshots: Snapshots) -> bool:
     snapshot, partner = snapshots[rank], snapshots.get(other)
     return (
         waits(partner)
-        and {operation(snapshot), operation(partner)} == POINT_TO_POINT
+        and {operation(snapshot), operation(partner)} == POINT_TO_POINT  # type: ignore[arg-type]
         and partner.peer in (rank, None)
         and (snapshot.tag == partner.tag or None in (snapshot.tag, partner.tag))
     )
 
 
-def waits(snapshot):
+def waits(snapshot: RankSnapshot | None) -> TypeGuard[RankSnapshot]:
     """
     Return whether a rank is in a communication call.
     """
     return bool(snapshot and snapshot.call)
 
 
-def is_busy_outside(snapshot):
+def is_busy_outside(snapshot: RankSnapshot | None) -> bool:
     """
     Return whether a rank that was not asked to run the cell still runs something else.
     """
     return bool(snapshot and snapshot.outside and snapshot.busy)
 
 
-def _is_patient(rank, snapshots, running):
+def _is_patient(rank: int, snapshots: Snapshots, running: Collection[int]) -> bool:
     snapshot = snapshots[rank]
     if snapshot.call == JOIN and first_mismatch(snapshots, running):
         return False  # the join's own error would not name the desync
@@ -154,12 +166,12 @@ def _is_patient(rank, snapshots, running):
     return any(limit is not None and limit < clocks.OWN_LIMIT_S for limit in limits)
 
 
-def _finished_in_no_group(rank, snapshots, running):
+def _finished_in_no_group(rank: int, snapshots: Snapshots, running: Collection[int]) -> object:
     snapshot = snapshots.get(rank)
     return snapshot and rank not in running and not snapshot.outside and not snapshot.groups
 
 
-def _awaited(rank, snapshots, running):
+def _awaited(rank: int, snapshots: Snapshots, running: Collection[int]) -> tuple[int, ...]:
     snapshot = snapshots[rank]
     if not waits(snapshot) or snapshot.call == STORE:
         return ()
@@ -181,7 +193,9 @@ def _awaited(rank, snapshots, running):
     )
 
 
-def _missing(snapshots, running, waits_for, halts):
+def _missing(
+    snapshots: Snapshots, running: Collection[int], waits_for: _WaitsFor, halts: Mapping[int, str]
+) -> _Finding:
     """
     Find the ranks for which others wait, and which do not wait for a rank themselves.
 
@@ -195,7 +209,7 @@ def _missing(snapshots, running, waits_for, halts):
         if not culprits:
             continue
         victims = [r for r, peers in waits_for.items() if set(peers) & set(culprits)]
-        call = call_name(snapshots[victims[0]])
+        call = call_name(snapshots[victims[0]])  # type: ignore[arg-type]  # it waits
         one = len(victims) == 1
         waiters = f"{rank_names(victims)} wait{'s' if one else ''}"
         line = snapshots[victims[0]].line
@@ -209,7 +223,7 @@ def _missing(snapshots, running, waits_for, halts):
     return None
 
 
-_STATES = {
+_STATES: dict[str, Callable[[list[int]], str] | None] = {
     "absent": lambda ranks: f"there {_be(ranks)} no {rank_names(ranks)}",
     "outside": lambda ranks: f"{rank_names(ranks)} {_be(ranks, 'was')} not asked to run this cell",
     "finished": None,
@@ -221,7 +235,9 @@ words; None means that the words depend on the call or on the snapshot.
 """
 
 
-def _state(rank, snapshots, running, halts):
+def _state(
+    rank: int, snapshots: Snapshots, running: Collection[int], halts: Mapping[int, str]
+) -> str:
     if rank not in snapshots:
         return "absent"
     if rank not in running and rank not in halts:
@@ -231,16 +247,16 @@ def _state(rank, snapshots, running, halts):
     return "waits" if is_waiting else "elsewhere"
 
 
-def _be(ranks, one="is"):
+def _be(ranks: Collection[int], one: str = "is") -> str:
     many = {"is": "are", "was": "were"}
     return one if len(ranks) == 1 else many[one]
 
 
-def _whereabouts(ranks, snapshots, halts):
+def _whereabouts(ranks: Iterable[int], snapshots: Snapshots, halts: Mapping[int, str]) -> str:
     """
     Return "rank 2 is at line 3: sleep(9); ranks 0 and 1 do not answer".
     """
-    at = {}
+    at: dict[str, list[int]] = {}
     for rank in ranks:
         snapshot = snapshots.get(rank)
         if rank in halts:
@@ -265,7 +281,7 @@ def _whereabouts(ranks, snapshots, halts):
     return "; ".join(parts)
 
 
-def _partner(call):
+def _partner(call: str) -> str:
     return {"send": "a recv", "recv": "a send"}.get(call, call)
 
 
@@ -276,7 +292,7 @@ _NEVER = {
 }
 
 
-def _circle(snapshots, running, waits_for):
+def _circle(snapshots: Snapshots, running: Collection[int], waits_for: _WaitsFor) -> _Finding:
     """
     Find running ranks that all wait: for one another, or for a call that no rank makes.
 
@@ -287,7 +303,7 @@ def _circle(snapshots, running, waits_for):
         return None
     if {snapshots[rank].call for rank in waiting} == {JOIN}:
         return manual_joins.not_met(waiting, snapshots[waiting[0]].line), waiting
-    operations = {operation(snapshots[rank]) for rank in waiting}
+    operations = {operation(snapshots[rank]) for rank in waiting}  # type: ignore[arg-type]
     if len(operations) == 1 and operations <= set(_NEVER):
         where, other = _NEVER[operations.pop()]
         line = snapshots[waiting[0]].line
@@ -296,7 +312,7 @@ def _circle(snapshots, running, waits_for):
         at = f" (line {line})" if line else ""
         return f"{rank_names(waiting)} {all_wait} {where}{at}, and none {other}{yet}", waiting
     parts = [
-        f"rank {rank} waits in {call_name(snapshots[rank])}"
+        f"rank {rank} waits in {call_name(snapshots[rank])}"  # type: ignore[arg-type]
         + (f" for {rank_names(waits_for[rank])}" if waits_for[rank] else "")
         for rank in waiting
     ]

@@ -2,6 +2,14 @@
 Words for ranks, their calls and their lines, in the sentence and the table of a diagnosis.
 """
 
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.messages.snapshot import Collective, RankSnapshot, Snapshots
+
 POINT_TO_POINT = {"send", "recv"}
 STORE = "store"
 COMPUTING = {"backward", "DDP forward"}
@@ -17,7 +25,7 @@ Calls that wait for a store. The store may be a file, which torch polls.
 """
 
 
-def rank_names(ranks):
+def rank_names(ranks: Iterable[int]) -> str:
     """
     Return "rank 2", "ranks 0 and 1", "ranks 0, 1 and 3" or "ranks 0-3".
     """
@@ -29,21 +37,21 @@ def rank_names(ranks):
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
-def last_collective(snapshot):
+def last_collective(snapshot: RankSnapshot | None) -> Collective | None:
     """
     Return the last collective that a rank has called in its cell, or None.
     """
     return snapshot.collectives[-1] if snapshot and snapshot.collectives else None
 
 
-def operation(snapshot):
+def operation(snapshot: RankSnapshot) -> str:
     """
     Return the kind of a rank's call: "recv" also for a wait for an irecv's handle, else the call.
     """
     return snapshot.operation or snapshot.call
 
 
-def call_name(snapshot):
+def call_name(snapshot: RankSnapshot) -> str:
     """
     Return the name of a rank's call, with its number in its group: "all_reduce 3".
     """
@@ -61,11 +69,11 @@ def call_name(snapshot):
     return call
 
 
-def helpers_clause(snapshots):
+def helpers_clause(snapshots: Snapshots) -> str:
     """
     Return "; rank 0 has a thread that may still act", for the end of a sentence, or "".
     """
-    owners = {}
+    owners: dict[str, list[int]] = {}
     for rank, snapshot in snapshots.items():
         for helper in (snapshot and snapshot.helpers) or ():
             owners.setdefault(helper, []).append(rank)
@@ -76,7 +84,12 @@ def helpers_clause(snapshots):
     return clauses
 
 
-def stall_table(snapshots, running, waits_for, halts):
+def stall_table(
+    snapshots: Snapshots,
+    running: Collection[int],
+    waits_for: Mapping[int, Collection[int]],
+    halts: Mapping[int, str],
+) -> str:
     """
     Return the stall table as text: each rank, its line, its call, and the ranks it waits for.
 
@@ -118,5 +131,5 @@ def stall_table(snapshots, running, waits_for, halts):
     )
 
 
-def _line(snapshot):
+def _line(snapshot: RankSnapshot) -> str:
     return f"{snapshot.line}: {snapshot.code}" if snapshot.line else snapshot.function

@@ -5,8 +5,9 @@ or the other way round.
 
 import re
 import sys
+from collections.abc import Callable, Mapping
 
-from ddp_lessons.ranks.diagnosis.cell_report import RAISED
+from ddp_lessons.ranks.diagnosis.cell_report import RAISED, Outcome
 
 _SET_BY_LESSONS = {"rank", "world_size", "device"}
 _NOT_DEFINED = re.compile(r"name '(\w+)' is not defined")
@@ -14,7 +15,7 @@ _TWICE = "initialize the default process group twice"
 _NO_GROUP = "Default process group has not been initialized"
 
 
-def hint_in_the_notebook(error, rank_has):
+def hint_in_the_notebook(error: BaseException, rank_has: Callable[[str], bool] | None) -> str:
     """
     Return a hint about an error of a cell that ran in the notebook's own process, or "".
 
@@ -35,7 +36,7 @@ def hint_in_the_notebook(error, rank_has):
     return ""
 
 
-def hints_on_ranks(outcomes):
+def hints_on_ranks(outcomes: Mapping[int, Outcome]) -> list[str]:
     """
     Return hints, one a line, about names that only the notebook has and about joining twice.
 

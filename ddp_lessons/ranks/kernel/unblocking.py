@@ -94,7 +94,7 @@ class Unblocker:
         self._asked: dict[int, tuple[float, Future[Any]]] = {}
         # rank -> (when it was asked, its agent's answer)
         self._said: dict[int, tuple[float, AgentState]] = {}
-        self._child_cpu_s: dict[int, dict[int, float]] = {}
+        self._child_cpu_s: dict[int, dict[int, float | None]] = {}
         # rank -> (when, future) of its last wake-up
         self._wakes: dict[int, tuple[float, Future[Any]]] = {}
         self._num_wakes: Counter[int] = Counter()

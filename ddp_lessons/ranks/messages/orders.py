@@ -195,7 +195,7 @@ Event = (
     | OrderFailed
     | SupervisorGone
 )
-_CLASSES: dict[str, Any] = {
+_CLASSES: dict[str, type[Order | Event]] = {
     each.__name__: each for union in (Order, Event) for each in union.__args__
 }
 _TYPE = "type"
@@ -208,7 +208,7 @@ def to_json(message: Order | Event) -> dict[str, Any]:
     return {_TYPE: type(message).__name__, **asdict(message)}
 
 
-def from_json(content: dict[str, Any]) -> Any:
+def from_json(content: dict[str, Any]) -> Order | Event:
     """
     Return the Order or Event that `to_json` has made a dictionary of.
 

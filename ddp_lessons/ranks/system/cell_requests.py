@@ -6,6 +6,9 @@ Then the rank omits the message that says that all output has been sent. The not
 transforms a cell's magics once for all ranks, because that takes longer than a short cell runs.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from IPython.core.inputtransformer2 import TransformerManager
 
 from ddp_lessons.private.ipyparallel_client import content_of
@@ -28,7 +31,7 @@ In the agent's report: whether no output can come after the reply.
 """
 
 
-def has_said_all(reply):
+def has_said_all(reply: object) -> bool:
     """
     Return whether neither output nor a message "idle" can follow the reply to a cell.
 
@@ -39,7 +42,7 @@ def has_said_all(reply):
     return content.get(REPORT, {}).get(SAID_ALL, False)
 
 
-def transformed(source):
+def transformed(source: str) -> dict[str, str]:
     """
     Return metadata that hold the transformed cell.
 
@@ -61,12 +64,12 @@ class RankTransformers(TransformerManager):
     A rank's transformers of cells, which use the result of the notebook's kernel if there is one.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self._given = {}
-        self._usual = []
+        self._given: dict[str, str] = {}
+        self._usual: list[Any] = []
 
-    def note_usual(self):
+    def note_usual(self) -> None:
         """
         Note the transformers that every rank has. A cell may later add others on this rank.
         """
@@ -75,7 +78,7 @@ class RankTransformers(TransformerManager):
     def _all(self):
         return [*self.cleanup_transforms, *self.line_transforms, *self.token_transformers]
 
-    def take(self, request):
+    def take(self, request: Mapping[str, Any]) -> None:
         """
         Take the transformed cell from the metadata of a request.
 
@@ -86,7 +89,7 @@ class RankTransformers(TransformerManager):
         if TRANSFORMED in request["metadata"]:
             self._given[request["content"]["code"]] = request["metadata"][TRANSFORMED]
 
-    def transform_cell(self, cell):
+    def transform_cell(self, cell: str) -> str:
         """
         Return a cell as plain Python, without magics.
         """

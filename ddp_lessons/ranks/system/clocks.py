@@ -14,13 +14,16 @@ larger number. Modules read a number as `clocks.DEADLOCK_S`, and tests replace i
 
 import math
 import os
+from collections.abc import Mapping
+from typing import TypeVar
 
 from ddp_lessons.errors import BadInput
 
 SCALE_VARIABLE = "DDP_LESSONS_CLOCK_SCALE"
+_Number = TypeVar("_Number", int, float)
 
 
-def scale_of(environment):
+def scale_of(environment: Mapping[str, str]) -> float:
     """
     Return the factor by which an environment stretches the runtime's limits; 1.0 if it sets none.
 
@@ -50,7 +53,7 @@ passes it to ranks on other hosts.
 """
 
 
-def stretched(limit):
+def stretched(limit: _Number) -> _Number:
     """
     Return a limit times the scale. A whole number stays whole, because some programs require that.
     """

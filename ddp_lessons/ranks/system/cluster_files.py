@@ -15,7 +15,7 @@ import psutil
 _OURS = "ddp-lessons-"
 
 
-def new_cluster_id():
+def new_cluster_id() -> str:
     """
     Return a unique name for a set of ranks, which contains the name of the notebook.
     """
@@ -24,7 +24,7 @@ def new_cluster_id():
     return f"{_OURS}{name}{'-' if name else ''}{secrets.token_hex(6)}"
 
 
-def files_of(profile, cluster_id):
+def files_of(profile: Path | str, cluster_id: str) -> list[Path]:
     """
     Return the paths of the files of a set of ranks. The first is the file that the sidebar lists.
 
@@ -41,7 +41,7 @@ def files_of(profile, cluster_id):
     ]
 
 
-def remove_files_of_the_dead(profile):
+def remove_files_of_the_dead(profile: Path | str) -> None:
     """
     Remove the files of sets of ranks on this machine whose supervisor was killed.
 

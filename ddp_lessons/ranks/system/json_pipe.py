@@ -5,9 +5,12 @@ The sockets are made in pairs before the process at the other end exists, so the
 the file system and no port. No other process can connect to them.
 """
 
+from __future__ import annotations
+
 import json
 import socket
 import threading
+from typing import Any
 
 _MAX_READ_BYTES = 1 << 16
 
@@ -20,18 +23,18 @@ class JsonPipe:
         sock: A connected stream socket, which `close` closes.
     """
 
-    def __init__(self, sock):
+    def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._lock = threading.Lock()
         self._unread = b""
 
-    def fileno(self):
+    def fileno(self) -> int:
         """
         Return the socket's file descriptor, so that a selector can wait for the pipe.
         """
         return self.sock.fileno()
 
-    def send(self, **message):
+    def send(self, **message: object) -> bool:
         """
         Send one message. A closed other end is not an error: its process needs no message any more.
 
@@ -46,7 +49,7 @@ class JsonPipe:
                 return False
         return True
 
-    def receive(self):
+    def receive(self) -> list[dict[str, Any]] | None:
         """
         Read the data that have arrived, and return the messages. Block until there are data.
 
@@ -63,7 +66,7 @@ class JsonPipe:
         *lines, self._unread = (self._unread + data).split(b"\n")
         return [json.loads(line) for line in lines]
 
-    def close(self):
+    def close(self) -> None:
         """
         Close the socket. `receive` at the other end returns None then.
         """
@@ -74,7 +77,7 @@ class JsonPipe:
         self.sock.close()
 
 
-def json_pipe_pair():
+def json_pipe_pair() -> tuple[JsonPipe, JsonPipe]:
     """
     Return two connected JsonPipes.
     """

@@ -3,6 +3,7 @@ A load-aware timeout: a time limit that counts only seconds in which no process 
 """
 
 import time
+from collections.abc import Callable, Iterable
 
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.thread_stats import wants_a_core
@@ -21,7 +22,13 @@ class LoadAwareTimeout:
         wants: Function from a process id to whether the process runs or waits for a core.
     """
 
-    def __init__(self, limit_s, pids, clock=time.monotonic, wants=wants_a_core):
+    def __init__(
+        self,
+        limit_s: float,
+        pids: Callable[[], Iterable[int]],
+        clock: Callable[[], float] = time.monotonic,
+        wants: Callable[[int], bool] = wants_a_core,
+    ) -> None:
         self._left_s = limit_s
         self._pids = pids
         self._clock = clock
@@ -29,7 +36,7 @@ class LoadAwareTimeout:
         self._looked_at = clock()
 
     @property
-    def is_over(self):
+    def is_over(self) -> bool:
         """
         Whether the limit is reached. Read it in a loop, a few times a second or more.
         """

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import psutil
@@ -22,7 +23,7 @@ The environment variables that name the interface on which torch's backends list
 _ANY_PORT = 9
 
 
-def address_towards(host):
+def address_towards(host: str) -> str:
     """
     Return the IPv4 address of this machine with which it would talk to a host. Send nothing.
 
@@ -34,7 +35,7 @@ def address_towards(host):
         return sock.getsockname()[0]
 
 
-def addresses_of(name):
+def addresses_of(name: str) -> list[str]:
     """
     Return the list of IPv4 addresses of an interface of this machine; empty if it does not exist.
     """
@@ -42,7 +43,7 @@ def addresses_of(name):
     return [address.address for address in found if address.family == socket.AF_INET]
 
 
-def interface_of(address):
+def interface_of(address: str) -> str:
     """
     Return the name of the interface that has an IPv4 address.
 
@@ -59,7 +60,7 @@ def interface_of(address):
     )
 
 
-def chosen_address(name):
+def chosen_address(name: str) -> str:
     """
     Return the address that a user has chosen by an interface's name or by the address itself.
 
@@ -77,7 +78,7 @@ def chosen_address(name):
     )
 
 
-def names_for_ssh(command, hosts):
+def names_for_ssh(command: Sequence[str], hosts: Iterable[str]) -> dict[str, str]:
     """
     Return for each host the name or address to which ssh connects.
 
@@ -110,7 +111,7 @@ def _name_for_ssh(command, host):
     )
 
 
-def common_address(hosts):
+def common_address(hosts: Mapping[str, str]) -> str:
     """
     Return the one IPv4 address of this machine with which it talks to all of the given hosts.
 
@@ -140,7 +141,7 @@ def common_address(hosts):
     )
 
 
-def group_address():
+def group_address() -> str:
     """
     Return the IPv4 address on which Gloo listens in this process.
 
@@ -160,7 +161,7 @@ def group_address():
     return found[0]
 
 
-def bind_groups_towards(host):
+def bind_groups_towards(host: str) -> None:
     """
     Have the groups of this process listen only on the interface that leads to a host.
 
@@ -172,7 +173,7 @@ def bind_groups_towards(host):
         os.environ.update(dict.fromkeys(unset, interface_of(address)))
 
 
-def group_variables():
+def group_variables() -> dict[str, str | None]:
     """
     Return {name: value in this process, or None} for the variables that name an interface.
     """
@@ -180,7 +181,7 @@ def group_variables():
 
 
 @contextmanager
-def using_group_variables(told):
+def using_group_variables(told: Mapping[str, str | None]) -> Iterator[None]:
     """
     Set the variables that name an interface to other values within a `with` block.
 

@@ -2,8 +2,15 @@
 The park timer: it calls a function once a kernel has been idle for a time. It parks idle ranks.
 """
 
+from __future__ import annotations
+
 import threading
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from IPython.core.events import EventManager
 
 
 class ParkTimer:
@@ -21,13 +28,21 @@ class ParkTimer:
         clock: Function that returns seconds.
     """
 
-    def __init__(self, events, after_s, has_work, act, clock=time.monotonic):
+    def __init__(
+        self,
+        events: EventManager,
+        after_s: float,
+        has_work: Callable[[], bool],
+        act: Callable[[], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._events = events
         self._after_s = after_s
         self._has_work = has_work
         self._act = act
         self._clock = clock
-        self._idle_since = None  # None in a cell: `start_ranks` makes this timer in one
+        # None in a cell: `start_ranks` makes this timer in one
+        self._idle_since: float | None = None
         self._is_over = False
         self._changed = threading.Condition()
         self._listeners = {"pre_execute": self._begin, "post_execute": self._end}
@@ -35,7 +50,7 @@ class ParkTimer:
             events.register(name, listener)
         threading.Thread(target=self._watch, name="ddp-lessons-idle", daemon=True).start()
 
-    def close(self):
+    def close(self) -> None:
         """
         Stop the timer.
         """
@@ -59,7 +74,7 @@ class ParkTimer:
             while not self._is_over:
                 self._changed.wait(self.look())
 
-    def look(self):
+    def look(self) -> float | None:
         """
         Call the function if the time is over. The thread checks again when a cell begins or ends.
 

@@ -45,19 +45,19 @@ class Placement:
         reason: The reason for this placement, in a few words.
     """
 
-    devices: tuple
+    devices: tuple[str, ...]
     backend: str
     num_threads: int
     reason: str
 
     @property
-    def world_size(self):
+    def world_size(self) -> int:
         """
         The number of ranks.
         """
         return len(self.devices)
 
-    def __str__(self):
+    def __str__(self) -> str:
         kinds = sorted({device.partition(":")[0] for device in self.devices})
         threads = "1 thread" if self.num_threads == 1 else f"{self.num_threads} threads"
         return f"{'/'.join(kinds)}, {self.backend}, {threads} each ({self.reason})"
@@ -67,7 +67,7 @@ def _plural(count, word):
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
-def choose_placement(num_ranks, device, machine):
+def choose_placement(num_ranks: int | None, device: str, machine: MachineResources) -> Placement:
     """
     Choose the placement of ranks. The function is pure: the same numbers give the same placement.
 

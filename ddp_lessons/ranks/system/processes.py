@@ -10,6 +10,7 @@ import platform
 import signal
 import socket
 import sys
+from collections.abc import Container
 
 END_SIGNAL = signal.SIGRTMIN + 1 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR1
 """
@@ -31,7 +32,7 @@ def _prctl(option, value):
         raise OSError(errno, os.strerror(errno))
 
 
-def die_with_parent(parent_pid):
+def die_with_parent(parent_pid: int) -> None:
     """
     Have this process killed when the thread that started it ends. Linux only; elsewhere a no-op.
 
@@ -45,7 +46,7 @@ def die_with_parent(parent_pid):
         os._exit(1)
 
 
-def adopt_orphans():
+def adopt_orphans() -> None:
     """
     Make this process the parent of its orphaned descendants, so that it can end them. Linux only.
     """
@@ -53,7 +54,7 @@ def adopt_orphans():
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def name_process(name):
+def name_process(name: str) -> None:
     """
     Give this process a name, which top and `ps -o comm` show. Linux only; elsewhere a no-op.
 
@@ -65,7 +66,7 @@ def name_process(name):
         _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()))
 
 
-def open_process(pid):
+def open_process(pid: int) -> int | None:
     """
     Return a file descriptor that becomes readable when a process ends, or None.
 
@@ -79,7 +80,7 @@ def open_process(pid):
         return None
 
 
-def can_fork():
+def can_fork() -> tuple[bool, str]:
     """
     Return whether ranks may be forked on this system from a process that has torch loaded.
 
@@ -91,7 +92,7 @@ def can_fork():
     return True, "Linux"
 
 
-def cpu_seconds(pid):
+def cpu_seconds(pid: int) -> float | None:
     """
     Return the CPU time in seconds that a process and its waited-for children have used.
 
@@ -107,11 +108,11 @@ def cpu_seconds(pid):
     return sum(int(x) for x in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
-def children_of(pid):
+def children_of(pid: int) -> list[int]:
     """
     Return the process ids of the direct children of a process; none where there is no /proc.
     """
-    found = []
+    found: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -125,11 +126,11 @@ def children_of(pid):
     return found
 
 
-def descendants_of(pid):
+def descendants_of(pid: int) -> list[int]:
     """
     Return the process ids of all descendants of a process, children before grandchildren.
     """
-    found = []
+    found: list[int] = []
     level = children_of(pid)
     while level:
         found += level
@@ -137,7 +138,7 @@ def descendants_of(pid):
     return found
 
 
-def tree_cpu_seconds(pid):
+def tree_cpu_seconds(pid: int) -> float | None:
     """
     Return the CPU time in seconds of a process and all its living descendants; None if it is gone.
     """
@@ -147,7 +148,7 @@ def tree_cpu_seconds(pid):
     return own + sum(cpu_seconds(child) or 0.0 for child in descendants_of(pid))
 
 
-def waits_on_lock(pid):
+def waits_on_lock(pid: int) -> bool:
     """
     Return whether a process's main thread waits for a lock or condition, as all Gloo waits do.
 
@@ -162,7 +163,7 @@ def waits_on_lock(pid):
     return number == str(_SYS_FUTEX.get(platform.machine()))
 
 
-def shut_down_sockets(pid, spared_ports):
+def shut_down_sockets(pid: int, spared_ports: Container[int]) -> int:
     """
     Shut down the connected TCP sockets of another process, without its help.
 

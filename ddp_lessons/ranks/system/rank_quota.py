@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 from pathlib import Path
+from typing import TextIO
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.ranks.system.resource_limits import setting
@@ -18,7 +19,7 @@ _NAME = "MAX_RANKS"
 _FILE = "held"
 
 
-def hold(folder, num_ranks):
+def hold(folder: Path | str, num_ranks: int) -> TextIO | None:
     """
     Record that this process holds some ranks, until the returned file is closed.
 
@@ -47,7 +48,7 @@ def hold(folder, num_ranks):
     return file
 
 
-def check(num_ranks, folder):
+def check(num_ranks: int, folder: Path | str) -> None:
     """
     Check that this user may hold a number of ranks in addition to those of other notebooks.
 

@@ -17,7 +17,7 @@ from ddp_lessons.errors import BadInput
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def setting(name):
+def setting(name: str) -> float | None:
     """
     Return the number in an environment variable, or None if the variable is not set.
 
@@ -87,7 +87,7 @@ def _cached_bytes(group):
     return 0
 
 
-def usable_cores():
+def usable_cores() -> int:
     """
     Return the number of CPU cores that this process may use.
 
@@ -105,7 +105,7 @@ def usable_cores():
     return num_cores
 
 
-def memory():
+def memory() -> tuple[int, int]:
     """
     Return the bytes of memory that this process may use, and the bytes that are free now.
     """
@@ -122,7 +122,7 @@ def memory():
     return total, free
 
 
-def memory_that_nobody_bounds():
+def memory_that_nobody_bounds() -> int | None:
     """
     Return the memory limit in bytes that JupyterHub sets, but that the system does not enforce.
 

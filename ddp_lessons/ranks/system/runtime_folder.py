@@ -20,7 +20,7 @@ _NEEDED_BYTES = 1 << 20
 _NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "fuse.sshfs")
 
 
-def make_runtime_folder():
+def make_runtime_folder() -> Path:
     """
     Make a new folder that only this user can read, and prove that it can be written.
 
@@ -130,14 +130,14 @@ def _make_in(parent):
     return folder
 
 
-def open_private(path, flags=os.O_WRONLY | os.O_CREAT | os.O_APPEND):
+def open_private(path: Path | str, flags: int = os.O_WRONLY | os.O_CREAT | os.O_APPEND) -> int:
     """
     Open a file that only this user can read, and return its descriptor. Make the file if missing.
     """
     return os.open(path, flags, 0o600)
 
 
-def remove_runtime_folder(folder):
+def remove_runtime_folder(folder: Path | str) -> None:
     """
     Remove a runtime folder and all its contents. A missing folder is no error.
     """

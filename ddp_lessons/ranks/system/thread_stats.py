@@ -13,9 +13,15 @@ sleeps at two looks and its count of turns is the same, it has slept all the tim
 Source: proc(5), stat, status and schedstat of each task.
 """
 
+from __future__ import annotations
+
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threading import Thread
 
 GUARD_THREAD = "ddp-agent"
 ENGINE_THREAD = "ddp-engine"
@@ -34,7 +40,7 @@ for a disk goes on as soon as the disk answers.
 _AWAKE = ("R", *HALTS)
 
 
-def name_engine_threads(agent_thread):
+def name_engine_threads(agent_thread: Thread) -> None:
     """
     Give this process's threads names that `thread_stats_of` knows, before any learner's code runs.
 
@@ -110,7 +116,7 @@ def _pushed_out(folder):
     return 0
 
 
-def thread_stats_of(pid):
+def thread_stats_of(pid: int) -> ThreadStats | None:
     """
     Return the ThreadStats of a rank's process; None if it is gone or the system shows none.
     """
@@ -154,7 +160,7 @@ def thread_stats_of(pid):
     )
 
 
-def waited_for_a_core_s(pid):
+def waited_for_a_core_s(pid: int) -> float:
     """
     Return the sum of the seconds for which a process's threads were ready to run without a core.
 
@@ -167,7 +173,7 @@ def waited_for_a_core_s(pid):
     return sum(_waited_s(pid, task) for task in tasks)
 
 
-def main_waited_s(pid):
+def main_waited_s(pid: int) -> float:
     """
     Return the seconds for which the main thread of a process was ready to run and had no core.
 
@@ -184,7 +190,7 @@ def _waited_s(pid, task):
         return 0.0  # the thread has ended, perhaps while we looked
 
 
-def main_cpu_s(pid):
+def main_cpu_s(pid: int) -> float:
     """
     Return the seconds of CPU time that the main thread of a process has used.
 
@@ -196,7 +202,7 @@ def main_cpu_s(pid):
         return 0.0
 
 
-def wants_a_core(pid):
+def wants_a_core(pid: int) -> bool:
     """
     Return whether any thread of a process runs, or waits for a core or for a disk.
 

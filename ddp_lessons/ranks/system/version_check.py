@@ -17,7 +17,7 @@ The file in a learner's folder that lists the copied lessons and their version.
 _VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 
 
-def difference(start=None):
+def difference(start: Path | str | None = None) -> str:
     """
     Return a sentence about the lessons' version if it differs from this package's, else "".
 
