@@ -4,10 +4,9 @@ Register each private name with what is lost without it, and say so when it is g
 
 import functools
 import importlib
-import importlib.metadata
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from ddp_lessons.errors import PrivateNameGone
@@ -112,6 +111,8 @@ def note(name: str, *, since: str, lost: str, probe: Callable[[], bool]) -> None
 
 
 def _sentence(name: PrivateName) -> str:
+    import importlib.metadata  # takes 20 ms, and every rank would import it
+
     try:
         version = importlib.metadata.version(name.package)
     except importlib.metadata.PackageNotFoundError:
@@ -127,7 +128,6 @@ def missing_names() -> list[PrivateName]:
     """
     Return the private names that the installed packages no longer have.
     """
-    package = importlib.import_module("ddp_lessons.private")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"ddp_lessons.private.{module.name}")
+    for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
+        importlib.import_module(f"ddp_lessons.private.{path.stem}")
     return [name for name in NAMES.values() if not name.is_there()]
