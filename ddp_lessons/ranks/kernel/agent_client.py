@@ -176,7 +176,7 @@ class AgentClient:
 
 class SetOfRanks(Protocol):
     """
-    What the modules that `Ranks` imports use of it: none of them can import its module in turn.
+    The members of `Ranks` that the modules below it use. `Ranks` itself would make a circle.
     """
 
     supervisor: SupervisorClient

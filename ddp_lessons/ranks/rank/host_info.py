@@ -16,7 +16,7 @@ Without it, a kernel that runs in a Slurm job would pass its own number, 0, to e
 
 class HostInfo(TypedDict):
     """
-    What `host_info` returns.
+    The facts about a rank's process and its host.
     """
 
     host: str
