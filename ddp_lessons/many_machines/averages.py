@@ -11,8 +11,6 @@ Legend: w ranks on h hosts of g; a gradient is flat (n,), of B bytes.
     local SGD      flat, of weights, after every 8th step
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 SUM = dist.ReduceOp.SUM
 
 
-def flat(gradient: torch.Tensor, road: Road) -> None:
+def flat(gradient: torch.Tensor, road: "Road") -> None:
     """
     Average as a ring through all ranks does, whatever host they are on: DDP's way on Gloo.
 
@@ -46,7 +44,7 @@ def flat(gradient: torch.Tensor, road: Road) -> None:
     gradient.div_(road.everyone.world_size)
 
 
-def hierarchical(gradient: torch.Tensor, road: Road) -> None:
+def hierarchical(gradient: torch.Tensor, road: "Road") -> None:
     """
     Average within hosts first: a host's sum crosses once, in as many parts as it has ranks.
 
@@ -78,7 +76,7 @@ def hierarchical(gradient: torch.Tensor, road: Road) -> None:
     gradient.div_(road.everyone.world_size)
 
 
-def half(gradient: torch.Tensor, road: Road) -> None:
+def half(gradient: torch.Tensor, road: "Road") -> None:
     """
     Average in half precision: half the bytes. Rounding is the price.
 
@@ -118,7 +116,7 @@ class TopK:
             )
         self.share, self._kept = share, None
 
-    def __call__(self, gradient: torch.Tensor, road: Road) -> None:
+    def __call__(self, gradient: torch.Tensor, road: "Road") -> None:
         """
         Average a gradient.
 
@@ -143,7 +141,7 @@ class TopK:
         gradient.div_(road.everyone.world_size)
 
 
-WAYS: dict[str, Callable[[], Callable[[torch.Tensor, Road], None]]] = {
+WAYS: dict[str, Callable[[], Callable[[torch.Tensor, "Road"], None]]] = {
     "flat": lambda: flat,
     "hierarchical": lambda: hierarchical,
     "half": lambda: half,
@@ -156,7 +154,7 @@ For each name a function that makes a function (gradient, road).
 """
 
 
-def make_way(name: str) -> tuple[Callable[[torch.Tensor, Road], None], int]:
+def make_way(name: str) -> tuple[Callable[[torch.Tensor, "Road"], None], int]:
     """
     Return a way to average by its name, and after how many batches it is called.
 
@@ -173,7 +171,7 @@ def make_way(name: str) -> tuple[Callable[[torch.Tensor, Road], None], int]:
     return WAYS[name](), EVERY.get(name, 1)
 
 
-def hierarchical_hook(road: Road, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def hierarchical_hook(road: "Road", bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """
     Let DDP average within hosts first: `model.register_comm_hook(road, hierarchical_hook)`.
 

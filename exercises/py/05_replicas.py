@@ -182,10 +182,9 @@ check.plan_buckets.picture()
 
 # %% tags=["answer"]
 # %%px
-from functools import partial
-
 import torch
 import torch.distributed as dist
+from functools import partial
 
 
 class OverlappedReplica:

@@ -172,8 +172,7 @@ check.pool_statistics.picture()
 import torch
 import torch.distributed as dist
 from torch.nn.functional import mse_loss
-from torch.nn.parallel import DataParallel
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DataParallel, DistributedDataParallel as DDP
 
 
 def train(model, batches):

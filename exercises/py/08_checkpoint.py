@@ -30,7 +30,6 @@ ranks = start_ranks(4)
 # %% tags=["answer"]
 # %%px
 import os
-
 import torch
 import torch.distributed as dist
 
@@ -224,7 +223,6 @@ check.reshard.picture()
 # %% tags=["answer"]
 # %%px
 import contextlib
-
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 

@@ -81,7 +81,6 @@ check.culprit.picture()
 # %%px
 import json
 import time
-
 import torch.distributed as dist
 
 

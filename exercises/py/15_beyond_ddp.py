@@ -35,8 +35,8 @@ ranks = start_ranks(4)
 # %%px
 import torch
 import torch.distributed as dist
-from ddp_lessons.sharded_optimizer import all_gather, reduce_scatter
 from torch import nn
+from ddp_lessons.sharded_optimizer import all_gather, reduce_scatter
 
 
 def whole(part, shape):

@@ -194,8 +194,7 @@ predict("good_models_left", ...)
 
 # %% tags=["break", "raises-exception"]
 # %%px
-import os
-import signal
+import os, signal
 
 if rank == 0:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -206,13 +205,10 @@ ranks.status()
 
 # %% tags=["run"]
 # %%px
-import copy
-
-import torch
-import torch.distributed as dist
+import copy, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.workloads import accuracy, digits_model, load_digits
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 rank, world_size, device = dist.get_rank(), dist.get_world_size(), rank_device()
 digits = load_digits().to(device)
@@ -275,8 +271,7 @@ predict("cuda_from_outside", ...)
 
 # %% tags=["run"]
 # %%px
-import re
-import sys
+import re, sys
 from pathlib import Path
 
 home = (sys.prefix, str(Path(torch.__file__).parents[1]))

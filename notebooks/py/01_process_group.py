@@ -12,7 +12,6 @@
 
 # %% tags=["setup", "nbval-ignore-output"]
 import tempfile
-
 from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.pictures import holdings_picture
 
@@ -34,7 +33,6 @@ predict("counter_of_the_store", ...)
 # %%px
 import os
 from datetime import timedelta
-
 import torch
 import torch.distributed as dist
 from ddp_lessons.process_group import join_group, leave_group, split_by_name

@@ -32,11 +32,10 @@ predict("bytes_of_a_hub", ...)
 # %%px
 import torch
 import torch.distributed as dist
-from ddp_lessons.collectives import Peers, log_rounds
-from ddp_lessons.collectives import naive as hub
+from ddp_lessons.collectives import Peers, log_rounds, naive as hub
 from ddp_lessons.process_group import rank_device
-from ddp_lessons.ring import chunks_at_each_step, one_way_s, steps, tcp_bytes_received
-from ddp_lessons.ring import textbook as ring
+from ddp_lessons.ring import chunks_at_each_step, one_way_s, steps, textbook as ring
+from ddp_lessons.ring import tcp_bytes_received
 from ddp_lessons.trace import trace
 
 rank, world_size = dist.get_rank(), dist.get_world_size()

@@ -33,7 +33,6 @@ predict("samples_fetched", ...)
 # %% tags=["run"]
 # %%px
 import time
-
 import torch
 import torch.distributed as dist
 from ddp_lessons.process_group import rank_device

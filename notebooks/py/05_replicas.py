@@ -32,14 +32,13 @@ predict("percent_of_distance_left", ...)
 
 # %% tags=["run"]
 # %%px
-import torch
-import torch.distributed as dist
+import torch, torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector as flat
+from torch.nn.parallel import DistributedDataParallel as DDP
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.replicas import num_different, replica_distance
 from ddp_lessons.workloads import digits_model, load_digits
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.nn.utils import parameters_to_vector as flat
 
 rank, world_size, device = dist.get_rank(), dist.get_world_size(), rank_device()
 digits = load_digits().to(device)

@@ -36,16 +36,14 @@ predict("scripts_that_average", ...)
 
 # %% tags=["run"]
 # %%px
-import torch
-import torch.distributed as dist
+import torch, torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DataParallel, DistributedDataParallel as DDP
+from torch.nn.utils import parameters_to_vector as flat
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.replicas import num_different, of_all_ranks
 from ddp_lessons.trace import collectives, early_communications, trace
 from ddp_lessons.workloads import digits_batch, digits_model, load_digits, train
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DataParallel
-from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.nn.utils import parameters_to_vector as flat
 
 rank, world_size, device = dist.get_rank(), dist.get_world_size(), rank_device()
 images, labels = digits_batch(load_digits().to(device), 16, rank=rank)
@@ -315,15 +313,8 @@ print(f"models: {num_different(flat(model.parameters()))}")
 
 # %% tags=["run"]
 # %%px
-from ddp_lessons.ddp import (
-    ExactState,
-    HalfPrecisionState,
-    HookMeter,
-    TopKState,
-    exact_hook,
-    half_precision_hook,
-    top_k_hook,
-)
+from ddp_lessons.ddp import HookMeter, ExactState, HalfPrecisionState, TopKState
+from ddp_lessons.ddp import exact_hook, half_precision_hook, top_k_hook
 
 results = {}
 for name, hook, state in (

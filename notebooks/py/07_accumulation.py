@@ -31,13 +31,12 @@ predict("moved_by_the_guide", ...)
 
 # %% tags=["run"]
 # %%px
-import torch
-import torch.distributed as dist
+import torch, torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as DDP
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.trace import collectives, trace
 from ddp_lessons.workloads import digits_model, load_digits
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 rank, world_size, device = dist.get_rank(), dist.get_world_size(), rank_device()
 digits = load_digits().to(device)

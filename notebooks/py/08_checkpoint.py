@@ -12,9 +12,7 @@
 # - **load** with 2 ranks what 4 have saved, and refuse what is damaged or hostile.
 
 # %% tags=["setup", "nbval-ignore-output"]
-import os
-import tempfile
-
+import os, tempfile
 from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.pictures import shards_picture, slices_from_rows
 
@@ -34,11 +32,8 @@ predict("ranks_with_their_own_state", ...)
 
 # %% tags=["run"]
 # %%px
-import os
+import os, torch, torch.distributed as dist
 from pathlib import Path
-
-import torch
-import torch.distributed as dist
 
 rank, world_size = dist.get_rank(), dist.get_world_size()
 folder = Path(os.environ["LESSON_FOLDER"])
@@ -102,11 +97,8 @@ dist.barrier()
 
 # %% tags=["mend"]
 # %%px
-import os
+import os, torch, torch.distributed as dist
 from pathlib import Path
-
-import torch
-import torch.distributed as dist
 from ddp_lessons.checkpoint import CheckpointRefused, load, save
 
 rank, folder = dist.get_rank(), Path(os.environ["LESSON_FOLDER"])
@@ -140,9 +132,8 @@ predict("wrong_weights_from_a_bit", ...)
 
 # %% tags=["break"]
 # %%px
-from pickle import UnpicklingError
-
 from ddp_lessons.checkpoint.example import flip_bit
+from pickle import UnpicklingError
 
 
 class Stranger:
@@ -244,11 +235,8 @@ if rank == 2:
 
 # %% tags=["mend"]
 # %%px
-import os
+import os, torch, torch.distributed as dist
 from pathlib import Path
-
-import torch
-import torch.distributed as dist
 from ddp_lessons.checkpoint import load, restore
 from ddp_lessons.workloads.runs import digits_run, train, weights_of
 
@@ -285,10 +273,10 @@ predict("rows_of_rank_three", ...)
 
 # %% tags=["run"]
 # %%px
+from torch.distributed.fsdp import fully_shard
 from ddp_lessons.checkpoint import Checkpoints, Run
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.workloads import digits_model
-from torch.distributed.fsdp import fully_shard
 
 model = fully_shard(digits_model(seed=0).to(rank_device()))
 optimizer = torch.optim.AdamW(model.parameters())
@@ -309,14 +297,12 @@ ranks = start_ranks(2)
 
 # %% tags=["run"]
 # %%px
-import os
+import os, torch
 from pathlib import Path
-
-import torch
+from torch.distributed.fsdp import fully_shard
 from ddp_lessons.checkpoint import Checkpoints, Run
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.workloads import digits_model
-from torch.distributed.fsdp import fully_shard
 
 model = fully_shard(digits_model(seed=1).to(rank_device()))
 run = Run(model, torch.optim.AdamW(model.parameters()))

@@ -12,10 +12,7 @@
 # - **rehearse** a batch file before it is queued.
 
 # %% tags=["setup", "nbval-ignore-output"]
-import os
-import pathlib
-import tempfile
-
+import os, pathlib, tempfile
 from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.jobs import run_job
 
@@ -36,12 +33,9 @@ predict("losses_that_differ", ...)
 
 # %% tags=["run", "script"]
 # %%px
-import json
-import os
+import json, os
 from pathlib import Path
-
-import torch
-import torch.distributed as dist
+import torch, torch.distributed as dist
 from ddp_lessons.workloads import digits_model, load_digits
 
 torch.set_num_threads(1)  # more threads would add up in another order

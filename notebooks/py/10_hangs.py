@@ -12,9 +12,7 @@
 # - **leave** a watchdog with a job, which tells in seconds what torch tells in half an hour.
 
 # %% tags=["setup", "nbval-ignore-output"]
-import os
-import tempfile
-
+import os, tempfile
 from ddp_lessons import ok, predict
 from ddp_lessons.jobs import run_job, start_job
 
@@ -36,10 +34,7 @@ predict("ranks_in_all_reduce", ...)
 
 # %% tags=["run"]
 # %%writefile loader.py
-import time
-
-import torch
-import torch.distributed as dist
+import time, torch, torch.distributed as dist
 
 
 def load_batch(step):
@@ -49,11 +44,7 @@ def load_batch(step):
 
 # %% tags=["run"]
 # %%writefile train.py
-import faulthandler
-import os
-import signal
-
-import torch.distributed as dist
+import faulthandler, os, signal, torch.distributed as dist
 from loader import load_batch
 
 file = open(f"stack_{os.environ['RANK']}.txt", "w")
@@ -116,11 +107,8 @@ predict("ranks_named_by_default", ...)
 
 # %% tags=["run"]
 # %%writefile late.py
-import time
+import time, torch, torch.distributed as dist
 from datetime import timedelta
-
-import torch
-import torch.distributed as dist
 from ddp_lessons.hangs import attempt  # calls, and prints when it ended, and how
 
 dist.init_process_group("gloo")
@@ -168,8 +156,7 @@ predict("errors_at_once", ...)
 
 # %% tags=["run"]
 # %%writefile steps.py
-import torch
-import torch.distributed as dist
+import torch, torch.distributed as dist
 
 
 def train(group):
@@ -181,11 +168,8 @@ def train(group):
 
 # %% tags=["run"]
 # %%writefile differ.py
-import sys
+import sys, torch, torch.distributed as dist
 from datetime import timedelta
-
-import torch
-import torch.distributed as dist
 from ddp_lessons.hangs import agree, attempt, save_record
 from steps import train
 
@@ -287,7 +271,6 @@ predict("watchdogs_that_bark", ...)
 
 # %% tags=["run"]
 import inspect
-
 from ddp_lessons.hangs import NaiveWatchdog
 
 source = inspect.getsource(NaiveWatchdog._watch)
@@ -314,7 +297,6 @@ dist.destroy_process_group()
 
 # %% tags=["break"]
 from pathlib import Path
-
 from ddp_lessons.hangs import read_stack
 
 job = run_job("torchrun --standalone --nproc-per-node 2 watched.py")
@@ -332,10 +314,7 @@ print(f"{job.stdout}exit code {job.returncode}")
 
 # %% tags=["mend"]
 # %%writefile loader.py
-import time
-
-import torch
-import torch.distributed as dist
+import time, torch, torch.distributed as dist
 
 
 def load_batch(step):
@@ -365,8 +344,7 @@ predict("sum_on_the_first_rank", ...)
 
 # %% tags=["run"]
 # %%writefile stepped.py
-import torch
-import torch.distributed as dist
+import torch, torch.distributed as dist
 
 dist.init_process_group("gloo")
 rank, x = dist.get_rank(), torch.ones(1)

@@ -32,14 +32,11 @@ predict("all_reduces_in_a_profile", ...)
 
 # %% tags=["run"]
 # %%px
-import time
-
-import torch
-import torch.distributed as dist
+import time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
 from ddp_lessons import speed
 from ddp_lessons.costs import Link
 from ddp_lessons.process_group import rank_device
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 rank, world_size, device = dist.get_rank(), dist.get_world_size(), rank_device()
 layers = [torch.nn.Linear(512, 512, bias=False) for _ in range(4)]

@@ -13,9 +13,7 @@
 # - **normalise** by the samples of all ranks, on a CPU too.
 
 # %% tags=["setup", "nbval-ignore-output"]
-import os
-import tempfile
-
+import os, tempfile
 from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.metrics import open_board, read_scalars
 
@@ -37,10 +35,7 @@ predict("perplexity_of_four_tokens", ...)
 
 # %% tags=["run"]
 # %%px
-import math
-
-import torch
-import torch.distributed as dist
+import math, torch, torch.distributed as dist
 from ddp_lessons.metrics import Perplexity, mean_of_means
 from ddp_lessons.process_group import rank_device
 
@@ -164,10 +159,8 @@ predict("points_of_four_writers", ...)
 
 # %% tags=["break"]
 # %%px
-import os
-import shutil
+import os, shutil
 from pathlib import Path
-
 from torch.utils.tensorboard import SummaryWriter
 
 folder = Path(os.environ["LESSON_FOLDER"])

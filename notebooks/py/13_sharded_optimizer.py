@@ -12,9 +12,7 @@
 # - **save** what is shared out, and load it on another number of ranks.
 
 # %% tags=["setup", "nbval-ignore-output"]
-import os
-import tempfile
-
+import os, tempfile
 from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.pictures import memory_picture, shards_picture, slices_from_rows
 
@@ -35,12 +33,11 @@ predict("bytes_under_ddp", ...)
 
 # %% tags=["run"]
 # %%px
-import torch
-import torch.distributed as dist
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.sharded_optimizer.example import train_sharded
 from ddp_lessons.workloads import digits_batch, digits_model, load_digits
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 rank, world_size, device = dist.get_rank(), dist.get_world_size(), rank_device()
 digits = load_digits().to(device)
@@ -86,7 +83,6 @@ guides = torch.nn.parallel.DistributedOptimizer  # a guide shares the state out 
 # %% tags=["run"]
 # %%px
 import inspect
-
 import torch.distributed.optim as theirs
 
 if rank == 0:
@@ -285,7 +281,6 @@ if rank == 0:
 # %% tags=["mend"]
 # %%px
 import os
-
 from ddp_lessons.checkpoint import Checkpoints, Run
 from ddp_lessons.sharded_optimizer import whole_state
 
@@ -303,9 +298,7 @@ ranks = start_ranks(2)
 
 # %% tags=["mend"]
 # %%px
-import os
-
-import torch
+import os, torch
 from ddp_lessons.checkpoint import Checkpoints, Run
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.sharded_optimizer import Zero2Optimizer, whole_state

@@ -33,8 +33,7 @@ predict("age_of_a_gradient", ...)
 
 # %% tags=["run"]
 # %%px
-import torch
-import torch.distributed as dist
+import torch, torch.distributed as dist
 from ddp_lessons.asynchronous import Clock, Server, gradient_of, weights_of, work
 from ddp_lessons.asynchronous.example import backward, draw
 from ddp_lessons.workloads import digits_model, load_digits

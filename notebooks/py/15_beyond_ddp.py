@@ -30,13 +30,12 @@ predict("bytes_when_all_is_cut", ...)
 
 # %% tags=["run"]
 # %%px
-import torch
-import torch.distributed as dist
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
 from ddp_lessons.beyond_ddp.fsdp import FullySharded, example
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.workloads import digits_batch, load_digits
-from torch import nn
-from torch.nn.functional import cross_entropy
 
 rank, world_size, device = dist.get_rank(), dist.get_world_size(), rank_device()
 digits = load_digits().to(device)
@@ -80,8 +79,8 @@ predict("times_the_bytes_of_ddp", ...)
 
 # %% tags=["run"]
 # %%px
-from ddp_lessons.trace import trace
 from torch.distributed.fsdp import fully_shard
+from ddp_lessons.trace import trace
 
 model, theirs = FullySharded(example.small_model()), example.small_model()
 for part in (theirs[0], theirs[2], theirs):
@@ -139,8 +138,8 @@ predict("calls_both_ways", ...)
 
 # %% tags=["break"]
 # %%px
-from ddp_lessons.beyond_ddp.tensor_parallel import leave
 from torch.nn.functional import linear
+from ddp_lessons.beyond_ddp.tensor_parallel import leave
 
 torch.manual_seed(0)  # the same on every rank
 first, second = nn.Linear(64, 256).to(device), nn.Linear(256, 64).to(device)
@@ -163,10 +162,9 @@ print(f"output off by {off[0]:.0%}, the input's gradient by {off[1]:.0%}")
 # %% tags=["mend"]
 # %%px
 import copy
-
-from ddp_lessons.beyond_ddp.tensor_parallel import ParallelMLP
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import parallel as tp
+from ddp_lessons.beyond_ddp.tensor_parallel import ParallelMLP
 
 ours = ParallelMLP(first, second, activation=torch.relu)
 theirs = copy.deepcopy(nn.Sequential(first, nn.ReLU(), second))
@@ -214,8 +212,8 @@ predict("averages_with", ...)
 
 # %% tags=["run"]
 # %%px
-from ddp_lessons.beyond_ddp.mesh import Mesh
 from torch.nn.parallel import DistributedDataParallel as DDP
+from ddp_lessons.beyond_ddp.mesh import Mesh
 
 mesh = Mesh(data=2, tensor=2)  # the last axis is that of neighbours
 block = ParallelMLP(first, second, mesh.group("tensor"), torch.relu)
@@ -260,16 +258,8 @@ predict("idle_ticks", ...)
 
 # %% tags=["run"]
 # %%px
-from ddp_lessons.beyond_ddp.pipeline import (
-    Pipeline,
-    WaitingSends,
-    bubble,
-    cut,
-    gpipe,
-    most_alive,
-    one_f_one_b,
-    timetable,
-)
+from ddp_lessons.beyond_ddp.pipeline import Pipeline, WaitingSends, bubble, cut
+from ddp_lessons.beyond_ddp.pipeline import gpipe, most_alive, one_f_one_b, timetable
 from ddp_lessons.beyond_ddp.pipeline.example import deep_model
 
 x, y = digits_batch(load_digits(), 32)  # the same on all ranks
@@ -447,9 +437,9 @@ print(mended.int().tolist())
 
 # %% tags=["run"]
 # %%px
+from torch.distributed.pipelining import ScheduleInterleaved1F1B
 from ddp_lessons.beyond_ddp.pipeline import interleaved
 from ddp_lessons.beyond_ddp.pipeline.example import TorchsOwn, slots_of
-from torch.distributed.pipelining import ScheduleInterleaved1F1B
 
 both = cut(deep_model(seed=0), 2 * world_size, x)[rank::world_size]
 torchs = TorchsOwn(both, ScheduleInterleaved1F1B, world_size)

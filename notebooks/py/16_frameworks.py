@@ -33,12 +33,11 @@ predict("models_without_variables", ...)
 
 # %% tags=["run"]
 # %%px
-import torch
-import torch.distributed as dist
-from ddp_lessons.frameworks import num_models, real_or_stored, told, untold
-from ddp_lessons.workloads import digits_batch, digits_model, load_digits
+import torch, torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from ddp_lessons.frameworks import num_models, real_or_stored, told, untold
+from ddp_lessons.workloads import digits_batch, digits_model, load_digits
 
 rank, world_size = dist.get_rank(), dist.get_world_size()
 x, y = digits_batch(load_digits(), 32, rank=rank)
@@ -126,10 +125,7 @@ predict("all_reduces_of_accelerate", ...)
 
 # %% tags=["run"]
 from ddp_lessons.frameworks import (
-    changes,
-    train_plain,
-    train_with_accelerate,
-    train_with_fabric,
+    changes, train_plain, train_with_accelerate, train_with_fabric
 )  # fmt: skip
 
 print(changes(train_plain, train_with_accelerate), end="\n\n")
@@ -138,13 +134,8 @@ print(changes(train_plain, train_with_fabric))
 # %% tags=["run"]
 # %%px
 from functools import partial
-
 from ddp_lessons.frameworks import (
-    num_different_losses,
-    tally,
-    train_plain,
-    train_with_accelerate,
-    train_with_fabric,
+    num_different_losses, tally, train_plain, train_with_accelerate, train_with_fabric
 )  # fmt: skip
 from ddp_lessons.trace import trace
 
@@ -327,8 +318,8 @@ predict("last_window_too_short", ...)
 
 # %% tags=["run"]
 # %%px
-from ddp_lessons.accumulation.example import window_gradient
 from torch.nn.parallel import DistributedDataParallel as DDP
+from ddp_lessons.accumulation.example import window_gradient
 
 six_batches = TensorDataset(digits.train_images[:720], digits.train_labels[:720])
 

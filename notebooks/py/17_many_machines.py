@@ -37,8 +37,7 @@ predict("batches_a_second", ...)
 
 # %% tags=["run"]
 # %%px
-import torch
-import torch.distributed as dist
+import torch, torch.distributed as dist
 from ddp_lessons import many_machines as mm
 from ddp_lessons.costs import Link
 

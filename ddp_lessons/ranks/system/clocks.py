@@ -15,12 +15,11 @@ larger number. Modules read a number as `clocks.DEADLOCK_S`, and tests replace i
 import math
 import os
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import overload
 
 from ddp_lessons.errors import BadInput
 
 SCALE_VARIABLE = "DDP_LESSONS_CLOCK_SCALE"
-_Number = TypeVar("_Number", int, float)
 
 
 def scale_of(environment: Mapping[str, str]) -> float:
@@ -53,7 +52,11 @@ passes it to ranks on other hosts.
 """
 
 
-def stretched(limit: _Number) -> _Number:
+@overload
+def stretched(limit: int) -> int: ...
+@overload
+def stretched(limit: float) -> float: ...
+def stretched(limit: float) -> float:
     """
     Return a limit times the scale. A whole number stays whole, because some programs require that.
     """
