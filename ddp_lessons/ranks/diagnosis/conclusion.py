@@ -160,7 +160,7 @@ def _class_of_error(evidence: Evidence) -> type[CellFailed]:
 
 def _same_collectives(snapshots: Snapshots) -> bool:
     called = {
-        str([(collective.group, collective.number) for collective in snapshot.collectives])
+        str([collective.key for collective in snapshot.collectives])
         for snapshot in snapshots.values()
         if snapshot is not None
     }

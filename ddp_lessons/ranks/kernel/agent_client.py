@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ddp_lessons.private.ipyparallel_client import identity_of, send_control
 from ddp_lessons.ranks.diagnosis.native_stacks import parse_stacks
@@ -20,15 +20,10 @@ from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 from ddp_lessons.ranks.system.processes import waits_on_lock
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from ipyparallel import Client
 
-    from ipyparallel import Client, DirectView
-
-    from ddp_lessons.ranks.diagnosis.cell_report import Recovery
     from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
-    from ddp_lessons.ranks.kernel.rank_processes import RankProcesses
     from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
-    from ddp_lessons.ranks.system.placement import Placement
 
 _CHANNELS = ("registration", "control", "mux", "task", "iopub", "hb_ping", "hb_pong")
 
@@ -172,52 +167,6 @@ class AgentClient:
             for rank, uuid in identities.items()
             if uuid is not None
         }
-
-
-class SetOfRanks(Protocol):
-    """
-    The members of `Ranks` that the modules below it use. `Ranks` itself would make a circle.
-    """
-
-    supervisor: SupervisorClient
-    client: Client
-    placement: Placement
-    engines: RankProcesses
-    control: AgentClient
-    joined: bool
-    is_consistent: bool
-    reported_dead: frozenset[int]
-    parked_after_min: float | None
-
-    def __len__(self) -> int: ...
-
-    @property
-    def view(self) -> DirectView:
-        """
-        The blocking view on all ranks.
-        """
-
-    @property
-    def alive(self) -> bool:
-        """
-        Whether these ranks can still run cells.
-        """
-
-    @property
-    def dead(self) -> list[int]:
-        """
-        The ranks whose process has ended and was not replaced yet.
-        """
-
-    def new_store_file(self) -> Path:
-        """
-        Make the file of a new store and return its path.
-        """
-
-    def recover(self, regroup: bool = True) -> Recovery:
-        """
-        Replace dead ranks, and regroup all ranks.
-        """
 
 
 def snapshot_in(reply: Mapping[str, Any]) -> RankSnapshot:

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from ipyparallel.client.futures import MessageFuture
 
     from ddp_lessons.errors import DDPLessonsError
-    from ddp_lessons.ranks.kernel.agent_client import SetOfRanks
+    from ddp_lessons.ranks.kernel.ranks import Ranks
 
 
-def run_cell(ranks: SetOfRanks, source: str, targets: Collection[int] | None = None) -> None:
+def run_cell(ranks: Ranks, source: str, targets: Collection[int] | None = None) -> None:
     """
     Run a cell on ranks and show what they print, in rank order.
 
@@ -69,7 +69,7 @@ class CellRun:
     """
 
     def __init__(
-        self, ranks: SetOfRanks, source: str, targets: Iterable[int], is_brief: bool = True
+        self, ranks: Ranks, source: str, targets: Iterable[int], is_brief: bool = True
     ) -> None:
         self.ranks = ranks
         self.source = source

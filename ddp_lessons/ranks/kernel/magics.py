@@ -17,7 +17,7 @@ from ddp_lessons.ranks.kernel.recovery import ensure_ready
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from ddp_lessons.ranks.kernel.agent_client import SetOfRanks
+    from ddp_lessons.ranks.kernel.ranks import Ranks
 
 
 class RankMagics(ParallelMagics):
@@ -29,7 +29,7 @@ class RankMagics(ParallelMagics):
         ranks: The running Ranks.
     """
 
-    def __init__(self, shell: InteractiveShell, ranks: SetOfRanks) -> None:
+    def __init__(self, shell: InteractiveShell, ranks: Ranks) -> None:
         self.ranks = ranks
         super().__init__(shell, ranks.view)
 

@@ -19,18 +19,18 @@ from ddp_lessons.ranks.diagnosis.conclusion import (
 
 if TYPE_CHECKING:
     from ddp_lessons.errors import DDPLessonsError, RanksGone
-    from ddp_lessons.ranks.kernel.agent_client import SetOfRanks
+    from ddp_lessons.ranks.kernel.ranks import Ranks
     from ddp_lessons.ranks.kernel.stall_monitor import StallMonitor
 
 
-def ranks_are_gone(ranks: SetOfRanks) -> RanksGone:
+def ranks_are_gone(ranks: Ranks) -> RanksGone:
     """
     Return the error for Ranks that cannot run a cell any more.
     """
     return gone_error(ranks.parked_after_min, ranks.engines.loss)
 
 
-def ensure_ready(ranks: SetOfRanks) -> None:
+def ensure_ready(ranks: Ranks) -> None:
     """
     Make the ranks ready for a cell: replace dead ranks already reported, and regroup if needed.
 
@@ -54,7 +54,7 @@ def ensure_ready(ranks: SetOfRanks) -> None:
 
 
 def finish_cell(
-    ranks: SetOfRanks, outcomes: dict[int, Outcome], stall_monitor: StallMonitor, stopped: bool
+    ranks: Ranks, outcomes: dict[int, Outcome], stall_monitor: StallMonitor, stopped: bool
 ) -> DDPLessonsError | None:
     """
     Recover the ranks after a cell, and return the error that says what went wrong.

@@ -24,7 +24,7 @@ from ddp_lessons.ranks.system.sleep_tracker import SleepTracker
 from ddp_lessons.ranks.system.thread_stats import thread_stats_of
 
 if TYPE_CHECKING:
-    from ddp_lessons.ranks.kernel.agent_client import SetOfRanks
+    from ddp_lessons.ranks.kernel.ranks import Ranks
 
 _ATTEMPTS = 5
 _SAID = {"leave": "leave one", "join": "join one", "open_store": "open a store for one"}
@@ -36,7 +36,7 @@ class GroupBroken(Exception):
     """
 
 
-def enter_group(ranks: SetOfRanks) -> tuple[set[int], list[str]]:
+def enter_group(ranks: Ranks) -> tuple[set[int], list[str]]:
     """
     Release all ranks, have them leave their groups, and join a new group if `ranks.joined`.
 
@@ -95,7 +95,7 @@ def _ask(ranks, some):
     return {rank: ranks.client.direct_view(rank).apply_async(int) for rank in some}
 
 
-def join_all(ranks: SetOfRanks) -> list[str]:
+def join_all(ranks: Ranks) -> list[str]:
     """
     Join all ranks to a new default process group, after they have left any earlier one.
 
@@ -125,7 +125,7 @@ def _new_meeting(ranks):
     return (*snapshot, secrets.token_hex())
 
 
-def leave_all(ranks: SetOfRanks) -> list[str]:
+def leave_all(ranks: Ranks) -> list[str]:
     """
     Have all ranks leave their groups.
 

@@ -26,7 +26,7 @@ from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
 if TYPE_CHECKING:
     from ddp_lessons.ranks.diagnosis.wait_graph import Diagnosis
-    from ddp_lessons.ranks.kernel.agent_client import SetOfRanks
+    from ddp_lessons.ranks.kernel.ranks import Ranks
     from ddp_lessons.ranks.messages.snapshot import AgentState, RankSnapshot, Snapshots
     from ddp_lessons.ranks.system.thread_stats import ThreadStats
 
@@ -44,7 +44,7 @@ class StallMonitor:
 
     def __init__(
         self,
-        ranks: SetOfRanks,
+        ranks: Ranks,
         source: str,
         targets: Sequence[int],
         clock: Callable[[], float] = time.monotonic,

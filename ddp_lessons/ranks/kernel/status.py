@@ -13,7 +13,7 @@ import psutil
 from ddp_lessons.private.ipyparallel_client import has_unanswered_requests
 
 if TYPE_CHECKING:
-    from ddp_lessons.ranks.kernel.agent_client import SetOfRanks
+    from ddp_lessons.ranks.kernel.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Status:
     rows: tuple[RankRow, ...]
 
     @classmethod
-    def of(cls, ranks: SetOfRanks) -> Status:
+    def of(cls, ranks: Ranks) -> Status:
         """
         Return the Status of some Ranks at this moment.
         """

@@ -44,7 +44,7 @@ class StopButton:
         shell = get_ipython()
         if self._previous is signal.default_int_handler and hasattr(shell, "kernel"):
             names = shell.user_global_ns
-            late = _LateStopButton(names, _place_in(names, sys._getframe()))
+            late = _LateStopButton(names, _position_in(names, sys._getframe()))
             signal.signal(signal.SIGINT, late)
         else:
             signal.signal(signal.SIGINT, self._previous)
@@ -55,17 +55,17 @@ class _LateStopButton:
     A handler of SIGINT that raises KeyboardInterrupt only once the learner's code has gone on.
     """
 
-    def __init__(self, names, snapshot):
+    def __init__(self, names, position):
         self._names = names
-        self._place = snapshot
+        self._position = position
 
     def __call__(self, signum, frame):
-        snapshot = _place_in(self._names, frame)
-        if snapshot is not None and snapshot != self._place:
+        position = _position_in(self._names, frame)
+        if position is not None and position != self._position:
             signal.default_int_handler(signum, frame)
 
 
-def _place_in(names, frame):
+def _position_in(names, frame):
     # Return the innermost frame of the learner's code, and the instruction that it is at; or None.
     while frame is not None and frame.f_globals is not names:
         frame = frame.f_back

@@ -29,7 +29,7 @@ from ddp_lessons.ranks.system.sleep_tracker import SleepTracker
 from ddp_lessons.ranks.system.thread_stats import ThreadStats, thread_stats_of
 
 if TYPE_CHECKING:
-    from ddp_lessons.ranks.kernel.agent_client import SetOfRanks
+    from ddp_lessons.ranks.kernel.ranks import Ranks
     from ddp_lessons.ranks.messages.snapshot import AgentState
 
 _MOST_WAKES = 20
@@ -47,7 +47,7 @@ class Resuming:
         ranks: The Ranks.
     """
 
-    def __init__(self, ranks: SetOfRanks) -> None:
+    def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self._resumed: set[int] = set()  # each rank once: a rank that stays stopped is given up
 
@@ -80,7 +80,7 @@ class Unblocker:
 
     def __init__(
         self,
-        ranks: SetOfRanks,
+        ranks: Ranks,
         clock: Callable[[], float] = time.monotonic,
         stats: Callable[[int], ThreadStats | None] = thread_stats_of,
         limits: Mapping[int, float] | None = None,

@@ -19,7 +19,7 @@ from ddp_lessons.ranks.kernel import cells
 
 times = []
 shell = get_ipython()
-real, conclude = {owner}.{name}, cells.conclude
+real, finish_cell = {owner}.{name}, cells.finish_cell
 
 def press():
     times.append(1)
@@ -27,9 +27,9 @@ def press():
     time.sleep(0.1)  # Stop is heard in here
 
 def armed(*args, **kwargs):
-    cells.conclude = conclude
+    cells.finish_cell = finish_cell
     {owner}.{name} = pressed
-    return conclude(*args, **kwargs)
+    return finish_cell(*args, **kwargs)
 
 def pressed(*args, **kwargs):
     {owner}.{name} = real
