@@ -39,7 +39,7 @@ def pressed(*args, **kwargs):
     finally:
         press()
 
-cells.conclude = armed
+cells.finish_cell = armed
 """
 LATE = {
     "as the message is written down": ("shell", "showtraceback"),
