@@ -211,7 +211,7 @@ def test_package_without_torch_stays_without():
         ("ddp_lessons.stray", "", "no entry"),
         (
             "ddp_lessons.ranks.rank.rank_agent",
-            "from ddp_lessons.ranks.supervisor import hub",
+            "from ddp_lessons.ranks.supervisor import controller_app",
             "its room",
         ),
         ("ddp_lessons.ranks.system.json_pipe", "import ddp_lessons.ranks.kernel", "its room"),

@@ -113,18 +113,19 @@ def test_deadlock_is_told_though_the_first_answers_come_late(watch):
     assert watch.stall_monitor.diagnosis.culprits == (0, 1)
 
 
-def test_stop_while_a_deadlock_is_freed_keeps_what_was_found(watch):
+@pytest.mark.parametrize("still_waiting", [[], [2]], ids=["no rank", "one rank"])
+def test_stop_while_a_deadlock_is_released_keeps_the_diagnosis(watch, still_waiting):
     """
-    A Stop while a deadlock is being released keeps its diagnosis, because released ranks no longer
-    wait and new snapshots would explain nothing.
+    A Stop while a deadlock is being released keeps its diagnosis. Released ranks no longer wait, so
+    new snapshots would explain nothing, or name only the ranks that were not yet released.
     """
     watch.looks(2, lambda: watch.turns(20))
     watch.looks(10, lambda: watch.answer(IN_THE_SECOND))
     assert watch.stall_monitor.deadlocked
-    said = watch.stall_monitor.diagnosis.sentence
+    sentence = watch.stall_monitor.diagnosis.sentence
     watch.ranks.control.pids = lambda ranks: []
-    watch.stall_monitor.stop([])
-    assert watch.stall_monitor.diagnosis.sentence == said != ""
+    watch.stall_monitor.stop(still_waiting)
+    assert watch.stall_monitor.diagnosis.sentence == sentence != ""
 
 
 def test_polls_of_a_loop_count_for_no_wait_that_came_after_it(watch):

@@ -102,11 +102,10 @@ class StallMonitor:
             clocks.STOP_ANSWER_S, lambda: self.ranks.control.pids(able), self._clock
         )
         self._ask(running, until=lambda: time_limit.is_over, insist=True)
-        diagnosis = diagnose(self.all_snapshots(running), running, halts)
-        # Keep the diagnosis of a deadlock that was found a moment ago: ranks that were released
-        # since then show nothing of it.
-        if diagnosis.sentence or not self.deadlocked:
-            self.diagnosis = diagnosis
+        # Keep the diagnosis of a deadlock that was found a moment ago: of its ranks, some have been
+        # released since then, and the others show only a part of it.
+        if not self.deadlocked:
+            self.diagnosis = diagnose(self.all_snapshots(running), running, halts)
         self._release()
 
     def _make_detector(self):
