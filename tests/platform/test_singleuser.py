@@ -146,7 +146,8 @@ def test_memory_of_a_learner_s_process_is_bounded():
     code = (
         "from ddp_lessons.course.singleuser import bound_memory\n"
         "from ddp_lessons.ranks.system import resource_limits\n"
-        "resource_limits._cgroups = lambda: []\n"  # this test may itself run in a container with a limit
+        # This test may itself run in a container with a limit.
+        "resource_limits._cgroups = lambda: []\n"
         "bound_memory()\n"
         "try:\n    b'x' * 2**30\nexcept MemoryError:\n    print('too much')\n"
         "print(len(b'x' * 2**26))"

@@ -10,6 +10,7 @@ from fake_snapshots import at, call, finished
 
 from ddp_lessons.ranks.kernel.agent_client import snapshot_in, state_in
 from ddp_lessons.ranks.messages import orders
+from ddp_lessons.ranks.messages.report import CellReport, add_report, report_in
 from ddp_lessons.ranks.messages.snapshot import AgentState, FormingGroup, RankSnapshot
 
 
@@ -55,6 +56,26 @@ def test_a_snapshot_with_an_entry_that_nobody_knows_is_refused():
     reply["content"]["answer"]["mood"] = "good"
     with pytest.raises(TypeError, match="mood"):
         snapshot_in(reply)
+
+
+@pytest.mark.parametrize("reply", [{"status": "ok"}, {"engine_info": {"engine_id": 2}}])
+def test_a_report_arrives_in_the_reply_and_in_the_error(reply):
+    """
+    A report arrives in a reply's content, and in an error's engine_info, which is all that
+    ipyparallel's client keeps of an error.
+    """
+    report = CellReport(released=True, text="gone", line=3, code="wait()", enclosed=["a", None])
+    add_report(report, reply)
+    arrived = json.loads(json.dumps(reply))
+    assert report_in(arrived) == report
+    assert "engine_info" not in arrived or report_in(arrived["engine_info"]) == report
+
+
+def test_a_reply_without_a_report_has_none():
+    """
+    A reply that no rank agent has made, such as that to a function, has no report.
+    """
+    assert report_in({"status": "ok"}) is None
 
 
 ORDERS = [

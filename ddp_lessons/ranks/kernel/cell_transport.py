@@ -19,13 +19,15 @@ from ddp_lessons.errors import RanksGone
 from ddp_lessons.private.ipyparallel_client import (
     cell_stream,
     client_thread_is_alive,
+    content_of,
     end_request,
     identity_of,
     reply_handlers,
     run_in_client_thread,
 )
+from ddp_lessons.ranks.messages.report import report_in
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.cell_requests import BRIEF, has_said_all, transformed
+from ddp_lessons.ranks.system.cell_requests import BRIEF, transformed
 
 if TYPE_CHECKING:
     from ipyparallel import Client
@@ -116,11 +118,13 @@ class CellTransport:
     def _on_reply(self, rank, future):
         self._awaited.discard(rank)
         reply, output = future.result(), self._outputs[rank]
-        output.done = output.done or has_said_all(reply)
+        report = report_in(content_of(reply))
+        has_said_all = report is not None and report.has_said_all
+        output.done = output.done or has_said_all
         # Do not wake the waiting thread for a reply without output, unless it is the last one: it
         # would contend for the interpreter with this thread, which has other replies to read.
-        self.tell("reply", rank, reply, wakes=not (has_said_all(reply) and self._awaited))
-        if has_said_all(reply):
+        self.tell("reply", rank, reply, wakes=not (has_said_all and self._awaited))
+        if has_said_all:
             future.output.set_result(None)
 
     def _on_complete(self, rank):

@@ -22,6 +22,7 @@ from ddp_lessons.ranks.kernel.recovery import ensure_ready, finish_cell
 from ddp_lessons.ranks.kernel.stall_monitor import StallMonitor
 from ddp_lessons.ranks.kernel.stop_button import StopButton
 from ddp_lessons.ranks.messages.orders import RankDied, SupervisorGone
+from ddp_lessons.ranks.messages.report import CellReport, report_in
 from ddp_lessons.ranks.rank.stack_snapshot import source_line
 from ddp_lessons.ranks.rank.tracebacks import comes_of_a_lost_peer
 from ddp_lessons.ranks.system import clocks
@@ -183,23 +184,21 @@ class CellRun:
         if isinstance(reply, TaskAborted):  # the cell did not run: the engine cleared its queue
             self._requests.send([rank])
         elif not isinstance(reply, RemoteError):
-            told = content_of(reply).get("ddp_lessons", {})
-            self.outcomes[rank] = Outcome(
-                OK, digest=told.get("digest", ""), enclosed=told.get("enclosed")
-            )
-        elif "ddp_lessons" not in reply.engine_info and rank in self.ranks.dead:
+            report = report_in(content_of(reply)) or CellReport()
+            self.outcomes[rank] = Outcome(OK, digest=report.digest, enclosed=report.enclosed)
+        elif report_in(reply.engine_info) is None and rank in self.ranks.dead:
             unknown = self.ranks.engines.pid(rank), None  # other launchers report no exit code
             self._on_death(rank, *self.ranks.supervisor.last_death.get(rank, unknown))
         else:
-            told = reply.engine_info.get("ddp_lessons", {})
+            report = report_in(reply.engine_info) or CellReport()
             self.outcomes[rank] = Outcome(
-                RELEASED if told.get("released") else RAISED,
+                RELEASED if report.released else RAISED,
                 ename=reply.ename,
-                evalue=told.get("text") or reply.evalue,
-                line=told.get("line"),
-                code=told.get("code", ""),
+                evalue=report.text or reply.evalue,
+                line=report.line,
+                code=report.code,
                 traceback=reply.traceback or "",
-                enclosed=told.get("enclosed"),
+                enclosed=report.enclosed,
             )
             self._fault()
 

@@ -21,9 +21,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
 
 from ddp_lessons.private.gloo_wakeup import wake_forgotten_threads
+from ddp_lessons.ranks.messages.report import CellReport
 from ddp_lessons.ranks.messages.snapshot import AgentState, Collective, RankSnapshot
 from ddp_lessons.ranks.rank.background_activity import BackgroundActivity
 from ddp_lessons.ranks.rank.interrupts import Interrupts
@@ -47,7 +47,6 @@ from ddp_lessons.ranks.rank.tracebacks import (
     show_plainly,
     text_of_error,
 )
-from ddp_lessons.ranks.system.cell_requests import REPORT
 from ddp_lessons.ranks.system.network_interfaces import group_variables
 from ddp_lessons.ranks.system.thread_stats import name_engine_threads
 
@@ -73,7 +72,7 @@ class RankAgent:
         self._cell_source = ""
         self._cell_began_ns = 0
         self._counts_before: list[tuple[str, int]] | None = None
-        self._report: dict[str, Any] | None = None
+        self._report: CellReport | None = None
         self._helpers: BackgroundActivity | None = None
         self._enclose: Callable[[], object] | None = None  # see `enclose`
         self._before_next: list[Callable[[], object]] = []  # see `before_next_run`
@@ -163,17 +162,19 @@ class RankAgent:
             result.error_in_exec = self.shell.inner_error
         error = result.error_before_exec or result.error_in_exec
         by_itself = self._raised_by_itself or not may_come_of_a_release(error)
-        self._report = {"released": self.released and not by_itself}
-        if error is None:
-            self._report["digest"] = self._digest()
-        else:
-            self._report["text"] = text_of_error(error)
-            self._report["line"] = line_of_error(error, self._file_of_cell())
-            self._report["code"] = source_line(self._cell_source, self._report["line"])
+        self._report = CellReport(
+            released=self.released and not by_itself,
+            **({"digest": self._digest()} if error is None else self._words_for(error)),
+        )
         self._cell_file, self._cell_source = None, ""
         if self._enclose is not None:
-            self._report["enclosed"] = self._enclose()
+            self._report = replace(self._report, enclosed=self._enclose())
             self._enclose = None
+
+    def _words_for(self, error):
+        line = line_of_error(error, self._file_of_cell())
+        code = source_line(self._cell_source, line)
+        return {"text": text_of_error(error), "line": line, "code": code}
 
     def _file_of_cell(self):
         """
@@ -216,19 +217,12 @@ class RankAgent:
         finally:
             self.busy = was_busy
 
-    def add_report(self, reply: dict[str, Any]) -> None:
+    def take_report(self) -> CellReport | None:
         """
-        Add the agent's report to the reply to a cell.
-
-        Args:
-            reply: The reply's content, a dict that is changed in place.
+        Return the report on the cell that has ended, once; None after a function.
         """
-        # ipyparallel's client keeps a reply's content and an error's engine_info, not metadata.
-        if self._report is not None:
-            reply[REPORT] = self._report
-            if "engine_info" in reply:
-                reply["engine_info"][REPORT] = self._report
-            self._report = None
+        report, self._report = self._report, None
+        return report
 
     def collectives_of_cell(self) -> list[Collective]:
         """

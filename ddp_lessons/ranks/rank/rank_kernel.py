@@ -12,6 +12,7 @@ import json
 import re
 import sys
 import traceback
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipykernel import displayhook, kernelbase, zmqshell
@@ -22,9 +23,10 @@ from jupyter_client.jsonutil import json_default
 from jupyter_client.session import json_packer
 from traitlets import Instance, Type
 
+from ddp_lessons.ranks.messages.report import add_report
 from ddp_lessons.ranks.rank.output_limit import CellStreams, SysOfRank
 from ddp_lessons.ranks.rank.tracebacks import text_of_error
-from ddp_lessons.ranks.system.cell_requests import BRIEF, REPORT, SAID_ALL, RankTransformers
+from ddp_lessons.ranks.system.cell_requests import BRIEF, RankTransformers
 
 if TYPE_CHECKING:
     from ipykernel.iostream import IOPubThread
@@ -202,14 +204,15 @@ class RankKernel(IPythonParallelKernel):
         Add the agent's report to a reply, and whether output can come after it.
         """
         metadata = super().finish_metadata(parent, metadata, reply_content)
-        self.shell.agent.add_report(reply_content)
+        report = self.shell.agent.take_report()
         self.printed.runs = self.awaiting_cell is not None
         self._has_said_all = False
-        if parent["metadata"].get(BRIEF) and REPORT in reply_content:
-            metadata.pop("started", None)  # a date, which takes the kernel long to parse
-            has_sent = self._num_sent > self._num_sent_before
-            self._has_said_all = not (self.printed.has_printed or has_sent)
-            reply_content[REPORT][SAID_ALL] = self._has_said_all
+        if report is not None:
+            if parent["metadata"].get(BRIEF):
+                metadata.pop("started", None)  # a date, which takes the kernel long to parse
+                has_sent = self._num_sent > self._num_sent_before
+                self._has_said_all = not (self.printed.has_printed or has_sent)
+            add_report(replace(report, has_said_all=self._has_said_all), reply_content)
         return metadata
 
     def _publish_status(self, status, channel, parent=None):

@@ -1,9 +1,10 @@
 """
-Entries of a cell's request and reply that save messages and work.
+Entries of a cell's request that save messages and work.
 
-Each message costs time to make, sign, pass on and read. The reply to a cell without output says so.
-Then the rank omits the message that says that all output has been sent. The notebook's kernel also
-transforms a cell's magics once for all ranks, because that takes longer than a short cell runs.
+Each message costs time to make, sign, pass on and read. So the reply to a cell without output says
+that there is none, and the rank omits the message "idle", which would say it. The notebook's kernel
+also transforms a cell's magics once for all ranks, because that takes longer than a short cell
+runs.
 """
 
 from collections.abc import Mapping
@@ -11,35 +12,14 @@ from typing import Any
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-from ddp_lessons.private.ipyparallel_client import content_of
-
 BRIEF = "ddp_lessons_brief"
 """
-In a request's metadata: whether the sender uses `has_said_all` and needs no times in the reply.
+In a request's metadata: whether the sender reads `CellReport.has_said_all`, and no times.
 """
 TRANSFORMED = "ddp_lessons_transformed"
 """
 In a request's metadata: the cell's text after IPython's own transformers.
 """
-REPORT = "ddp_lessons"
-"""
-In a reply: the rank agent's report on the cell, a dict.
-"""
-SAID_ALL = "said_all"
-"""
-In the agent's report: whether no output can come after the reply.
-"""
-
-
-def has_said_all(reply: object) -> bool:
-    """
-    Return whether neither output nor a message "idle" can follow the reply to a cell.
-
-    Args:
-        reply: The result of an execute request's future: a reply, or an error.
-    """
-    content = content_of(reply)
-    return content.get(REPORT, {}).get(SAID_ALL, False)
 
 
 def transformed(source: str) -> dict[str, str]:
