@@ -21,7 +21,7 @@ def gathered_gradient(
 
     Args:
         module: The plain module, without DDP; its `.grad` is left alone.
-        micro_batches: Pairs of inputs and targets, equally many samples in each.
+        micro_batches: Pairs of inputs and targets, at least one, equally many samples in each.
         loss_of: The loss, called with what the module returns and the targets.
         group: The process group, or None for the default group.
 

@@ -64,7 +64,7 @@ class BucketRecorder:
 
     Args:
         ddp_model: A DistributedDataParallel without a communication hook; gets one here.
-        hook: A communication hook, or None for the plain average.
+        hook: A communication hook; by default torch's plain average.
         state: What the hook takes as its first argument.
 
     Source: torch documentation, "DDP Communication Hooks". Lesson: 06_ddp.

@@ -98,7 +98,7 @@ def rounds(most_s: float, say: Callable[[str], object] = print) -> int | None:
         say: Function of a line.
 
     Returns:
-        int: Whole seconds that the failed one has waited; None if none failed.
+        int or None: Whole seconds that the failed one has waited; None if none failed.
     """
     began_s = time.monotonic()
     while True:
@@ -165,6 +165,9 @@ def report(interface: str, hosts: Hosts, say: Callable[[str], object] = print) -
 def main() -> int | None:
     """
     Join, report, and go on until a host is gone.
+
+    Returns:
+        int or None: As `rounds` returns it.
     """
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))

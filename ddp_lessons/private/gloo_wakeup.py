@@ -78,7 +78,7 @@ def wake_forgotten_threads() -> int:
                 found += _waits_of(task, memory.fileno(), table, waits)
     except OSError:
         return 0
-    for abort, buffer in found:  # only we can wake these threads, so the buffers still exist
+    for abort, buffer in found:  # a buffer exists as long as its thread waits, and we end the wait
         abort(buffer)
     return len(found)
 

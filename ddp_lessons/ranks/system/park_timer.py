@@ -79,7 +79,7 @@ class ParkTimer:
         Call the function if the time is over. The thread checks again when a cell begins or ends.
 
         Returns:
-            float or None: Seconds until the next check; None in a cell.
+            float or None: Seconds until the next check, 0 after the call; None in a cell.
         """
         if self._idle_since is None:
             return None
