@@ -9,7 +9,7 @@ from kernel import running_kernel
 from starting import NUM_RANKS, all_reduce_cell, start_cell
 
 NUM_CELLS = 200
-_TIMER = """\
+TIMER = """\
 def _times_s(magic, source, num_cells):
     run, clock, times = get_ipython().run_cell_magic, _time.perf_counter, []
     for _ in range(num_cells):
@@ -39,7 +39,7 @@ def measure(round_number, num_ranks=NUM_RANKS, device="cpu"):
     samples = {}
     with tempfile.TemporaryDirectory() as folder, running_kernel(folder) as kernel:
         start, first = start_cell(num_ranks, device), all_reduce_cell(num_ranks, device)
-        for cell in (start, first, _TIMER):
+        for cell in (start, first, TIMER):
             kernel.run_well(cell)
         for name, source in _CELLS.items():
             for magic in magics:
