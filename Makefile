@@ -11,7 +11,7 @@ export PYTHON TORCH DRAWS FAULTS SESSIONS ROUNDS WHEELS
 BENCHMARKS = startup training_step launchers ring replicas trace_overhead prediction watchdog checkpoint \
   sharded_optimizer fully_sharded low_communication
 
-.PHONY: setup lab test test-all bank lint check bench gpu-proof build verify site corpus lock format clean help
+.PHONY: setup lab test test-all bank fault lint check bench gpu-proof build verify site corpus lock format clean help
 
 setup: ## Put everything into .venv, or into the active environment. At once if done already.
 	@scripts/setup.sh
@@ -27,6 +27,9 @@ test-all: setup ## Run every test, part by part; goes on where it was ended. Tak
 
 bank: setup ## Try every wrong answer to every task. Of a lesson: make bank ARGS="-k 03."
 	@$(PY) scripts/run_tests.py tests/answers/bank -m "not alone" $(ARGS)
+
+fault: setup ## Play faults on ranks: make fault ARGS=17 (a seed) or ARGS="--kind NAME 5".
+	@PYTHONPATH="$$PWD:$$PWD/tests/support" $(PY) tests/support/random_faults.py $(ARGS)
 
 lint: setup ## Format, lint, types, spelling and plain words.
 	@$(PY) -m ruff format --check --quiet .

@@ -118,7 +118,7 @@ def _gpu_tests(layout):
 
 
 def _faults(layout):
-    # The hang matrix has tests for 2 and for 4 ranks.
+    # The test of every fault runs on 2 and for 4 ranks.
     num_ranks = 4 if layout.num_ranks >= 4 else 2
     parts = []
     for shard in range(NUM_FAULT_SHARDS):

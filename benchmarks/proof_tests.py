@@ -2,9 +2,9 @@
 Run tests of this project for the proof on GPUs, and write the result of each to a file.
 
     python benchmarks/proof_tests.py ANSWER --gpu                    those marked `gpu`
-    python benchmarks/proof_tests.py ANSWER --faults 4 --shard 0 5   a fifth of the hang matrix
+    python benchmarks/proof_tests.py ANSWER --faults 4 --shard 0 5   a fifth of the faults
 
-The hang matrix puts its tensors on the device of its ranks: a GPU, if there is one.
+The faults put their tensors on the device of its ranks: a GPU, if there is one.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-MATRIX = "tests/faults/prompt/test_hang_matrix.py"
+MATRIX = "tests/faults/prompt/test_every_fault.py"
 MOST_LINES = 12
 MOST_CHARACTERS = 300
 
@@ -87,7 +87,9 @@ def main(argv):
     parser.add_argument("answer", type=Path)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--gpu", action="store_true", help="tests that are marked gpu")
-    what.add_argument("--faults", type=int, choices=(2, 4), metavar="RANKS", help="hang matrix")
+    what.add_argument(
+        "--faults", type=int, choices=(2, 4), metavar="RANKS", help="all kinds of faults"
+    )
     parser.add_argument("--shard", type=int, nargs=2, default=(0, 1), metavar=("NUMBER", "OF"))
     arguments = parser.parse_args(argv)
     command = ["-p", "no:cacheprovider", "-q", "--tb=short", "--color=no"]

@@ -41,7 +41,7 @@ class Fault:
         world_size: The number of ranks.
         culprit, other: Two ranks.
         pause_s: Seconds before the ranks commit the fault.
-        stops_s: When Stop is pressed, in seconds after the cell's start.
+        stop_presses_s: When Stop is pressed, in seconds after the cell's start.
         kill_s: When ranks are killed from outside, in seconds after the cell's start.
         has_model: Whether a live DDP model exists.
         is_under_load: Whether other processes keep every core busy.
@@ -53,7 +53,7 @@ class Fault:
     culprit: int
     other: int
     pause_s: float
-    stops_s: tuple
+    stop_presses_s: tuple
     kill_s: float
     has_model: bool
     is_under_load: bool
@@ -81,7 +81,7 @@ def fault_of(kind, world_size):
     culprit = world_size // 2
     return Fault(
         1, kind, world_size, culprit, culprit - 1, pause_s=0.0, kill_s=0.5,
-        stops_s=(0.5,) if KINDS[kind].stops else (),
+        stop_presses_s=(0.5,) if KINDS[kind].needs_stop else (),
         has_model=KINDS[kind].needs_model,
         is_under_load=False,
     )  # fmt: skip
@@ -111,7 +111,8 @@ class Player:
             fault: A Fault.
             limit_s: Seconds within which the prompt must be back, not counting those for which the
                 machine had no core free. None: no limit.
-            stop_at: Press Stop when the cell has printed this text, instead of after `stops_s`.
+            stop_at: Press Stop when the cell has printed this text, instead of after
+                `stop_presses_s`.
 
         Returns:
             float: Seconds from the fault until the prompt was back.
@@ -131,24 +132,29 @@ class Player:
             with killing(victims, fault.kill_s):
                 result = self.kernel.run(
                     source,
-                    stop_after_s=() if stop_at else fault.stops_s,
+                    stop_after_s=() if stop_at else fault.stop_presses_s,
                     stop_at=stop_at,
                     timeout_s=HANGS_AFTER_S,
                 )
             waited_s = waited.seconds(self._processes())
         assert result.status == "error", f"the cell ended as if nothing had happened: {result}"
-        told = fault.fill(kind.told)
-        assert re.match(told, result.evalue), f"expected {told!r}\ngot {result.evalue}"
-        assert fault.fill(kind.shows) in result.evalue, result.evalue
+        pattern = fault.fill(kind.message_pattern)
+        assert re.match(pattern, result.evalue), f"expected {pattern!r}\ngot {result.evalue}"
+        assert fault.fill(kind.message_contains) in result.evalue, result.evalue
         assert not re.search(CHANGES, result.evalue), result.evalue
-        dies = kind.dies
         aborted = [
             int(rank)
             for rank in re.findall(r"^rank (\d) died: .*(?:SIGABRT|SIGSEGV)", result.evalue, re.M)
         ]
-        lost = aborted if dies == "?" else fault.ranks(dies)
+        lost = aborted if kind.loses_variables == "?" else fault.ranks(kind.loses_variables)
         self._check_kept(fault, result, lost)
-        fault_s = fault.stops_s[0] if kind.stops else fault.kill_s if victims else fault.pause_s
+        fault_s = (
+            fault.stop_presses_s[0]
+            if kind.needs_stop
+            else fault.kill_s
+            if victims
+            else fault.pause_s
+        )
         took_s = result.seconds - fault_s
         self._check_nothing_left(before, len(lost))
         if limit_s is not None:

@@ -37,27 +37,26 @@ class Kind:
 
     Args:
         cell: The code that the ranks run.
-        told: A regular expression for the beginning of the message.
-        dies: The ranks that lose their variables: "", "C", "CD", or "?" for the ranks that the
-            fault kills on some runs, because Gloo writes past the end of a buffer that is too
-            small.
-        stops: Whether Stop must be pressed, because nothing else ends the cell.
+        message_pattern: A regular expression for the beginning of the message.
+        loses_variables: The ranks that lose their variables: "", "C", "CD", or "?" if any rank may
+            crash, because Gloo writes past the end of a buffer that is too small.
+        needs_stop: Whether Stop must be pressed, because nothing else ends the cell.
         needs_model: Whether the fault needs a live DDP model.
         magic: The cell's first line.
         prepare: A cell that runs before it.
         killed: Ranks that are killed from outside: "", "C" or "CD".
-        shows: A text that the message must also contain.
+        message_contains: A text that the message must also contain.
     """
 
     cell: str
-    told: str
-    dies: str = ""
-    stops: bool = False
+    message_pattern: str
+    loses_variables: str = ""
+    needs_stop: bool = False
     needs_model: bool = False
     magic: str = "%%px"
     prepare: str = ""
     killed: str = ""
-    shows: str = ""
+    message_contains: str = ""
 
 
 IF_C = "if rank == {C}:\n    "
@@ -284,7 +283,7 @@ FAMILIES = {
             IF_C + "raise ValueError('bad shard')\nif rank == {D}:\n    dist.all_reduce(t, group=pair)",
             r"rank {C} raised ValueError: bad shard at line \d+",
             prepare=PAIR,
-            shows="`pair` hold",
+            message_contains="`pair` hold",
         ),
     },
     "backward": {
@@ -310,35 +309,35 @@ FAMILIES = {
         "stop_in_a_wait": Kind(
             IF_C + "time.sleep(60)\ndist.barrier()",
             r"Stopped: rank {C} is at line \d+: time.sleep\(60\); {V} waits? for it in barrier \d+",
-            stops=True,
+            needs_stop=True,
         ),
         "stop_a_stopped_rank": Kind(
             IF_C + "os.kill(os.getpid(), 19)\ndist.barrier()",
             r"Stopped: rank {C} (is stopped by a signal|does not answer); {V} waits? for it in barrier \d+",
-            stops=True,
+            needs_stop=True,
         ),
-        "stop_in_python": Kind("n = 0\nwhile True:\n    n += 1", r"Stopped: .*at line \d+: ", stops=True),
-        "stop_in_sleep": Kind("time.sleep(60)", r"Stopped: {ALL} were at line \d+: time.sleep\(60\)", stops=True),
-        "stop_in_training": Kind(TRAINING, r"Stopped: ", stops=True, needs_model=True),
-        "stop_in_large_reduces": Kind(LARGE, r"Stopped: ", stops=True),
-        "stop_in_reduces": Kind("while True:\n    dist.all_reduce(t)", r"Stopped: ", stops=True),
+        "stop_in_python": Kind("n = 0\nwhile True:\n    n += 1", r"Stopped: .*at line \d+: ", needs_stop=True),
+        "stop_in_sleep": Kind("time.sleep(60)", r"Stopped: {ALL} were at line \d+: time.sleep\(60\)", needs_stop=True),
+        "stop_in_training": Kind(TRAINING, r"Stopped: ", needs_stop=True, needs_model=True),
+        "stop_in_large_reduces": Kind(LARGE, r"Stopped: ", needs_stop=True),
+        "stop_in_reduces": Kind("while True:\n    dist.all_reduce(t)", r"Stopped: ", needs_stop=True),
         "stop_gil_held": Kind(
             IF_C + "sleep = ctypes.PyDLL(None).sleep\n    while sleep(60):\n        pass\ndist.barrier()",
             r"Stopped: rank {C} is at line \d+: while sleep\(60\):; {V} waits? for it in barrier \d+",
             "C",
-            stops=True,
+            needs_stop=True,
         ),
         "stop_at_a_missing_call": Kind(  # Stop may come after the cell was ended as a deadlock
             "if rank != {C}:\n    dist.all_reduce(t)",
             r"(Stopped|Deadlock): rank {C} finished the cell without all_reduce \d+; {V} waits? in all_reduce \d+",
-            stops=True,
+            needs_stop=True,
         ),
         "stop_in_backward": Kind(
             IF_C + "time.sleep(60)\nmodel(torch.ones(2, 4)).sum().backward()",
             r"Stopped: rank {C} is at line \d+: time.sleep\(60\); {V} waits? for it in .* \(line \d+\)",
-            stops=True,
+            needs_stop=True,
             needs_model=True,
-            shows="`model` holds the old group: run the cell that makes it again.",
+            message_contains="`model` holds the old group: run the cell that makes it again.",
         ),
     },
 }  # fmt: skip

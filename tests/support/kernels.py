@@ -64,7 +64,10 @@ class Kernel:
         idle = False
         while not idle:
             if time.monotonic() - began > timeout_s:
-                raise TimeoutError(f"cell did not end in {timeout_s} s: {source!r}")
+                printed = "".join(text) or "nothing"
+                raise TimeoutError(
+                    f"cell did not end in {timeout_s} s: {source!r}\nit printed: {printed}"
+                )
             if stops and time.monotonic() >= stops[0]:
                 late_s = max(late_s, time.monotonic() - stops.pop(0))
                 self.manager.interrupt_kernel()

@@ -1,9 +1,9 @@
 """
 Random faults: the kind, the number of ranks, the culprit and the times are drawn from a seed.
 
-    python tests/support/random_faults.py 17                       plays the fault of seed 17
-    python tests/support/random_faults.py 0 100                    plays those of seeds 0 to 99
-    python tests/support/random_faults.py --kind missing_call 5    plays five faults of a kind
+    make fault ARGS=17                        plays the fault of seed 17
+    make fault ARGS="0 100"                   plays those of seeds 0 to 99
+    make fault ARGS="--kind missing_call 5"   plays five faults of a kind
 """
 
 import itertools
@@ -25,8 +25,7 @@ def plan(seed):
     Return the fault of a seed.
     """
     draw = random.Random(seed)
-    # Seeds go through one shuffled deck of all kinds after another, so no kind is left out for
-    # long.
+    # Each run of `len(KINDS)` seeds plays every kind once, in an order of its own.
     deck, position = divmod(seed, len(KINDS))
     kind = random.Random(-deck - 1).sample(sorted(KINDS), len(KINDS))[position]
     world_size = draw.choice(WORLD_SIZES)
@@ -36,8 +35,8 @@ def plan(seed):
     presses = [first_s + draw.uniform(0, 0.6) for _ in range(draw.choice([0, 0, 1, 2]))]
     return Fault(
         seed, kind, world_size, culprit, other,
-        pause_s=0.0 if KINDS[kind].stops else draw.choice([0.0, draw.uniform(0, _PAUSE_S)]),
-        stops_s=(first_s, *sorted(presses)) if KINDS[kind].stops else (),
+        pause_s=0.0 if KINDS[kind].needs_stop else draw.choice([0.0, draw.uniform(0, _PAUSE_S)]),
+        stop_presses_s=(first_s, *sorted(presses)) if KINDS[kind].needs_stop else (),
         kill_s=draw.uniform(0.2, 1.5),
         has_model=has_model or KINDS[kind].needs_model,
         is_under_load=is_under_load,

@@ -42,4 +42,4 @@ def test_kind_is_python_and_a_pattern(kind):
     if kind != "syntax_error":
         cell = first.fill(KINDS[kind].cell)
         compile(cell, kind, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    re.compile(first.fill(KINDS[kind].told))
+    re.compile(first.fill(KINDS[kind].message_pattern))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from fake_snapshots import at, call, finished, receiving, reducing, sending
 
-from ddp_lessons.ranks.diagnosis.wait_graph import diagnose, is_deadlock, waits
+from ddp_lessons.ranks.diagnosis.wait_graph import diagnose, is_communicating, is_deadlock
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 
 PAIR = {"0": [0, 1, 2, 3], "pair": [0, 2]}
@@ -260,7 +260,7 @@ def test_diagnose_is_silent_about_a_cell_that_computes():
     snapshots = {0: at(3, "loss = model(x)"), 1: at(4, "opt.step()", calls=[call("all_reduce", 1)])}
     found = diagnose(snapshots, [0, 1])
     assert (found.sentence, found.culprits) == ("", ())
-    assert not any(waits(snapshot) for snapshot in snapshots.values())
+    assert not any(is_communicating(snapshot) for snapshot in snapshots.values())
     assert not is_deadlock(snapshots, [0, 1])
 
 

@@ -79,7 +79,7 @@ def diagnose(
         or _circle(snapshots, running, waits_for)
         or ("", ())
     )
-    if sentence and all(waits(snapshots[rank]) for rank in running):
+    if sentence and all(is_communicating(snapshots[rank]) for rank in running):
         sentence += helpers_clause(snapshots)
     table = stall_table(snapshots, running, waits_for, halts)
     return Diagnosis(sentence, tuple(culprits), waits_for, table)
@@ -87,7 +87,11 @@ def diagnose(
 
 def is_deadlock(snapshots: Snapshots, running: Collection[int], still_s: float = 0.0) -> bool:
     """
-    Return whether every running rank waits for ever: nothing can end its wait, no limit is near.
+    Return whether every running rank is in a communication call that no rank, thread or child
+    process can end, and that has no short time limit.
+
+    A rank that waits outside of torch, such as for a queue, is in no communication call: something
+    else may still end its wait.
 
     Args:
         snapshots: For each rank of the cell its snapshot or None.
@@ -98,7 +102,7 @@ def is_deadlock(snapshots: Snapshots, running: Collection[int], still_s: float =
         bool(running)
         and not any(_may_be_helped(snapshot) for snapshot in snapshots.values())
         and all(
-            waits(snapshots.get(rank))
+            is_communicating(snapshots.get(rank))
             and (
                 manual_joins.misses_its_limit(snapshots[rank], still_s)  # type: ignore[arg-type]
                 or (
@@ -133,14 +137,14 @@ def _is_under_way(rank: int, snapshots: Snapshots, running: Collection[int]) -> 
 def _have_met(rank: int, other: int, snapshots: Snapshots) -> bool:
     snapshot, partner = snapshots[rank], snapshots.get(other)
     return (
-        waits(partner)
+        is_communicating(partner)
         and {operation(snapshot), operation(partner)} == POINT_TO_POINT  # type: ignore[arg-type]
         and partner.peer in (rank, None)
         and (snapshot.tag == partner.tag or None in (snapshot.tag, partner.tag))
     )
 
 
-def waits(snapshot: RankSnapshot | None) -> TypeGuard[RankSnapshot]:
+def is_communicating(snapshot: RankSnapshot | None) -> TypeGuard[RankSnapshot]:
     """
     Return whether a rank is in a communication call.
     """
@@ -173,7 +177,7 @@ def _finished_in_no_group(rank: int, snapshots: Snapshots, running: Collection[i
 
 def _awaited(rank: int, snapshots: Snapshots, running: Collection[int]) -> tuple[int, ...]:
     snapshot = snapshots[rank]
-    if not waits(snapshot) or snapshot.call == STORE:
+    if not is_communicating(snapshot) or snapshot.call == STORE:
         return ()
     if operation(snapshot) in POINT_TO_POINT:
         return () if snapshot.peer is None else (snapshot.peer,)
@@ -185,7 +189,9 @@ def _awaited(rank: int, snapshots: Snapshots, running: Collection[int]) -> tuple
         )
     if snapshot.call in FORMING or last is None:
         return tuple(
-            o for o in others if not waits(snapshots[o]) or snapshots[o].call != snapshot.call
+            o
+            for o in others
+            if not is_communicating(snapshots[o]) or snapshots[o].call != snapshot.call
         )
     members = snapshot.groups.get(last.group, list(snapshots))
     return tuple(
@@ -227,7 +233,7 @@ _STATES: dict[str, Callable[[list[int]], str] | None] = {
     "absent": lambda ranks: f"there {_be(ranks)} no {rank_names(ranks)}",
     "outside": lambda ranks: f"{rank_names(ranks)} {_be(ranks, 'was')} not asked to run this cell",
     "finished": None,
-    "elsewhere": None,
+    "not communicating": None,
 }
 """
 States of a rank that does not make an awaited call, the most telling first. Two of them have fixed
@@ -243,8 +249,10 @@ def _state(
     if rank not in running and rank not in halts:
         return "outside" if snapshots[rank] is not None and snapshots[rank].outside else "finished"
     snapshot = snapshots[rank]
-    is_waiting = waits(snapshot) and snapshot.call != STORE and rank not in halts
-    return "waits" if is_waiting else "elsewhere"
+    is_communicating_now = (
+        is_communicating(snapshot) and snapshot.call != STORE and rank not in halts
+    )
+    return "communicating" if is_communicating_now else "not communicating"
 
 
 def _be(ranks: Collection[int], one: str = "is") -> str:
@@ -298,7 +306,7 @@ def _circle(snapshots: Snapshots, running: Collection[int], waits_for: _WaitsFor
 
     Return a sentence and these ranks, or None.
     """
-    waiting = [rank for rank in running if waits(snapshots.get(rank))]
+    waiting = [rank for rank in running if is_communicating(snapshots.get(rank))]
     if not waiting or len(waiting) != len(running):
         return None
     if {snapshots[rank].call for rank in waiting} == {JOIN}:

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from ddp_lessons.ranks.diagnosis import manual_joins
 from ddp_lessons.ranks.diagnosis.stall_detection import StallDetector
-from ddp_lessons.ranks.diagnosis.wait_graph import diagnose, is_busy_outside, is_deadlock, waits
+from ddp_lessons.ranks.diagnosis.wait_graph import (
+    diagnose,
+    is_busy_outside,
+    is_communicating,
+    is_deadlock,
+)
 from ddp_lessons.ranks.kernel.agent_client import snapshot_from_outside, snapshot_in
 from ddp_lessons.ranks.kernel.unblocking import Unblocker
 from ddp_lessons.ranks.rank.stack_snapshot import source_line
@@ -171,7 +176,7 @@ class StallMonitor:
             self._standstill.begin_anew()
             return
         if self._standstill.seconds > clocks.DEADLOCK_S and all(
-            waits(snapshot)
+            is_communicating(snapshot)
             and self._is_confirmed(rank)
             and self._standstill.waits_forever(rank, snapshot)
             for rank, snapshot in snapshots.items()

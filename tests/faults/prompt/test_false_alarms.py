@@ -12,7 +12,7 @@ from usable import check_usable
 pytestmark = [pytest.mark.timeout(180)]
 
 WORLD_SIZE = 4
-HELPED = {
+FREED_BY_A_THREAD = {
     "thread_that_sets_a_key": (
         "store = dist.distributed_c10d._get_default_store()\n"
         "def later():\n    time.sleep(8)\n    store.set('key', 'value')\n"
@@ -40,7 +40,7 @@ HELPED = {
 Cells that continue by themselves after 8 s, each with the sentence that the stall table prints
 about it meanwhile.
 """
-NAMED = {
+NEVER_ENDS = {
     "targets": (
         "%%px --targets 0,1\ndist.barrier()",
         r"Deadlock: ranks 2 and 3 were not asked to run this cell; "
@@ -91,14 +91,14 @@ def kernel():
         yield kernel
 
 
-@pytest.mark.parametrize("name", HELPED)
+@pytest.mark.parametrize("name", FREED_BY_A_THREAD)
 def test_cell_that_a_thread_frees_goes_on(kernel, name):
     """
     A cell that waits for a thread of a rank runs to its end. It is correct and only slow, yet an
     earlier version ended it as a deadlock after 1.5 s.
     """
     assert kernel.run(PREPARE + "import threading").status == "ok"
-    cell, sentence = HELPED[name]
+    cell, sentence = FREED_BY_A_THREAD[name]
     result = kernel.run(f"%%px\n{cell}")
     assert result.status == "ok", result
     told = [line for line in result.text.splitlines() if line.startswith("No progress")]
@@ -127,14 +127,14 @@ def test_cell_that_a_child_process_frees_goes_on(kernel):
     assert result.text.splitlines() == [f"[{rank}] through" for rank in range(WORLD_SIZE)]
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", NEVER_ENDS)
 def test_hang_is_named(kernel, name):
     """
     A cell that can never end is ended with the reason of its deadlock. In an earlier version only
     the stall table showed it, and the ranks waited for half an hour.
     """
     assert kernel.run(PREPARE).status == "ok"
-    cell, sentence = NAMED[name]
+    cell, sentence = NEVER_ENDS[name]
     result = kernel.run(cell, stop_after_s=(60,))
     assert result.status == "error", result
     assert re.match(sentence, result.evalue), result.evalue

@@ -76,7 +76,7 @@ def test_fault_gives_the_prompt_back_and_leaves_nothing(kernels, world_size, kin
     """
     fault = fault_of(kind, world_size)
     num_plays = world_size if KINDS[kind].needs_model else 1
-    without = fault.ranks("CD") if KINDS[kind].dies else []
+    without = fault.ranks("CD") if KINDS[kind].loses_variables else []
     with kernels.player(world_size) as player:
         for _ in range(NUM_SETTLING[KINDS[kind].needs_model]):
             player.play(fault, limit_s=PROMPT_S)
