@@ -342,7 +342,10 @@ FAMILIES = {
     },
 }  # fmt: skip
 """
-{family: {name: Kind}}.
+{family: {name: Kind}}. A family is named for what ends the cell: a rank raises an error, ends itself,
+breaks its output or reply, loses a helper process such as a worker of a DataLoader, or dies; a rank
+makes no call, or another call than its peers; ranks wait for each other in send and recv, for a
+store's key, in a subgroup, or inside of a backward; or nothing ends it but Stop.
 """
 KINDS = {name: kind for family in FAMILIES.values() for name, kind in family.items()}
 GOLDEN = (
