@@ -1,5 +1,7 @@
 """
-A lesson that keeps every rule and needs no ranks, for the tests of building and checking lessons.
+Lessons that keep every rule and need no ranks, for the tests of building and checking lessons.
+
+`TEXT` follows the template that explains. `TEXT_BEFORE` is written as lessons were before it.
 """
 
 from pathlib import Path
@@ -7,11 +9,31 @@ from pathlib import Path
 from ddp_lessons.course.notebooks.notebook_paths import NotebookPaths
 from ddp_lessons.course.notebooks.text_twins import read_twin
 
-_HEAD = """\
+_HEAD_BEFORE = """\
 # %% [markdown] tags=["title"]
 # # What does one process answer?
 #
 # 10 minutes, 4 ranks, builds on nothing.
+
+# %% [markdown] tags=["goal"]
+# - Add two numbers
+# - Break a division
+# - Draw a square
+
+# %% tags=["setup"]
+from ddp_lessons import ok, predict
+
+x = 3
+
+"""
+_HEAD = """\
+# %% [markdown] tags=["title"] minutes=[8, 12]
+# # What does one process answer?
+#
+# 10 minutes, 4 ranks, builds on nothing.
+
+# %% [markdown] tags=["why"]
+# A sum that is wrong ruins a run.
 
 # %% [markdown] tags=["goal"]
 # - Add two numbers
@@ -69,6 +91,13 @@ assert x == 3
 ok("mended", mended=3.0)
 
 """
+_CLUSTER = """\
+# %% [markdown] tags=["cluster"]
+# ## On your own cluster
+#
+# Add there as here.
+
+"""
 _TAIL = """\
 # %% [markdown] tags=["recap"]
 # A process answers. {words}
@@ -85,10 +114,21 @@ TEXT = (
     + _SECTION.format(name="first", number=41)
     + _BROKEN
     + _SECTION.format(name="second", number=42)
-    + _TAIL.format(words="It answers again. " * 100)  # so that it takes 7 of its 10 minutes
+    + _CLUSTER
+    + _TAIL.format(words="")
 )
 """
 The text twin of the lesson.
+"""
+TEXT_BEFORE = (
+    _HEAD_BEFORE
+    + _SECTION.format(name="first", number=41)
+    + _BROKEN
+    + _SECTION.format(name="second", number=42)
+    + _TAIL.format(words="It answers again. " * 100)  # so that it takes 7 of its 10 minutes
+)
+"""
+The text twin of a lesson that was written before the template that explains.
 """
 
 _PRINTED = [
@@ -119,11 +159,11 @@ def make_course(folder, text=TEXT, stem="00_toy", kind="lesson"):
     return place
 
 
-def run_notebook(folder):
+def run_notebook(folder, text=TEXT):
     """
-    Return the lesson's notebook with outputs as if it had been run.
+    Return the notebook of a text twin of this module, with outputs as if it had been run.
     """
-    notebook = read_twin(make_course(folder).text)
+    notebook = read_twin(make_course(folder, text).text)
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for count, (cell, printed) in enumerate(zip(code, _PRINTED, strict=True), start=1):
         cell["execution_count"] = count

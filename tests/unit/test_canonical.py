@@ -32,14 +32,21 @@ def test_canonical_twice_is_once(lesson):
     assert once.startswith('{\n "cells"')
 
 
-def test_canonical_keeps_only_tags(lesson):
+def test_canonical_keeps_tags_minutes_and_folds(lesson):
     """
-    Only tags stay in the metadata, because editors write times and view states into it.
+    Tags, minutes and folded sources stay in the metadata. All else goes, because editors write
+    times and view states into it.
     """
     lesson["metadata"] = {"kernelspec": {"name": "mine", "display_name": "Mine"}, "widgets": {}}
     cell_of(lesson, "run")["metadata"] |= {"collapsed": True, "execution": {"start": "now"}}
     cell_of(lesson, "run")["outputs"] = [display("text/plain", "41") | {"metadata": {"a": 1}}]
+    fold = {"jupyter": {"source_hidden": True}}
+    cell_of(lesson, "check")["metadata"] |= {"jupyter": {"source_hidden": True, "outputs": 1}}
+    cell_of(lesson, "mend")["metadata"] |= {"jupyter": {"source_hidden": False}}
     notebook = stored(lesson)
+    assert cell_of(notebook, "title")["metadata"] == {"tags": ["title"], "minutes": [8, 12]}
+    assert cell_of(notebook, "check")["metadata"] == {"tags": ["check"], **fold}
+    assert cell_of(notebook, "mend")["metadata"] == {"tags": ["mend"]}
     assert cell_of(notebook, "run")["metadata"] == {"tags": ["run"]}
     assert cell_of(notebook, "run")["outputs"][0]["metadata"] == {}
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"

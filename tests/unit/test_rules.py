@@ -3,7 +3,7 @@ The rules of notebooks: each refuses its fault and names the cell, and a good le
 """
 
 import pytest
-from toy_lesson import cell_of, display, error, run_notebook, stream
+from toy_lesson import TEXT_BEFORE, cell_of, display, error, run_notebook, stream
 
 from ddp_lessons.course import rules
 from ddp_lessons.course.notebooks.cell_roles import tags_of
@@ -16,15 +16,21 @@ def lesson(tmp_path):
     return run_notebook(tmp_path)
 
 
+@pytest.fixture
+def lesson_before(tmp_path):
+    return run_notebook(tmp_path, TEXT_BEFORE)
+
+
 def broken(notebook, **options):
     return {finding.rule for finding in rules.findings(notebook, **options)}
 
 
-def test_findings_good_lesson_has_none(lesson):
+def test_findings_good_lesson_has_none(lesson, lesson_before):
     """
     A good lesson passes all rules, because authors would work around a rule that refuses it.
     """
     assert rules.findings(lesson) == []
+    assert rules.findings(lesson_before) == []
     rules.refuse("00_toy.ipynb", [])
 
 
@@ -37,7 +43,7 @@ def test_refuse_names_cell_role_and_rule(lesson):
     with pytest.raises(NotebookRefused) as refused:
         rules.refuse("00_toy.ipynb", rules.findings(lesson))
     assert str(refused.value) == (
-        "00_toy.ipynb, cell 7 (run), address: expected no memory address "
+        "00_toy.ipynb, cell 8 (run), address: expected no memory address "
         "(got '0x7f1234567890' in stream). Give the object a __repr__, or print a part of it."
     )
 
@@ -156,8 +162,7 @@ SOURCES = [
     ("px-expression", "%%px --targets 0\ny = 1\nx.shape, 3"),
     ("px-expression", "%%px\n%time print(41)\nf'{x}'"),
     ("columns", "x = 3  # " + 80 * "x"),
-    ("def-lines", LONG_DEF),
-    ("cell-lines", "x = 3\n" * 16),
+    ("cell-lines", "x = 3\n" * 26),
     ("syntax", "x = (3"),
     ("nbval-mark", "# NBVAL_IGNORE_OUTPUT\nprint(41)"),
 ]
@@ -203,13 +208,13 @@ def test_findings_setup_has_six_lines(lesson):
     assert broken(lesson) == {"cell-lines"}
 
 
-def test_findings_budget_of_code_cells(lesson):
+def test_findings_budget_of_code_cells(lesson_before):
     """
     A lesson has a limited number of code cells. A longer one should be two lessons.
     """
-    where = lesson["cells"].index(cell_of(lesson, "run"))
-    lesson["cells"][where:where] = [dict(cell_of(lesson, "run")) for _ in range(17)]
-    assert broken(lesson, has_run=False) == {"code-cells"}
+    where = lesson_before["cells"].index(cell_of(lesson_before, "run"))
+    lesson_before["cells"][where:where] = [dict(cell_of(lesson_before, "run")) for _ in range(17)]
+    assert broken(lesson_before, has_run=False) == {"code-cells"}
 
 
 def test_findings_budget_of_what_may_be_skipped(lesson):
@@ -232,14 +237,14 @@ def test_findings_budget_of_what_may_be_skipped(lesson):
     assert "sections" in broken(lesson, has_run=False)
 
 
-def test_findings_budget_of_the_median_cell(lesson):
+def test_findings_budget_of_the_median_cell(lesson_before):
     """
     The median length of code cells is limited, because a learner can predict short cells only.
     """
-    for cell in lesson["cells"]:
+    for cell in lesson_before["cells"]:
         if cell["cell_type"] == "code" and not {"setup", "predict"} & set(tags_of(cell)):
             cell["source"] += "\nx = 3" * 7
-    assert broken(lesson) == {"median-lines", "minutes"}
+    assert broken(lesson_before) == {"median-lines", "minutes"}
 
 
 def test_findings_two_cells_may_be_ignored_besides_the_setup(lesson):
@@ -293,6 +298,8 @@ def test_findings_role_fits_the_type_of_the_cell(lesson):
     ("role", "rules_broken"),
     [
         ("title", {"order"}),
+        ("why", {"order"}),
+        ("cluster", set()),
         ("goal", {"order"}),
         ("setup", {"order", "count"}),
         ("question", {"order", "sections"}),
@@ -374,14 +381,40 @@ def test_findings_the_answer_of_a_prediction_was_printed(lesson):
     assert broken(lesson) == {"answer"}
 
 
-def test_findings_three_to_six_sections(lesson):
+def test_findings_three_to_five_sections(lesson):
     """
-    A lesson has three to six sections. Seven questions are too many.
+    A lesson has three to five sections. Six questions are too many for one sitting.
     """
     cells = lesson["cells"]
     first, second = cells.index(cell_of(lesson, "question")), cells.index(cell_of(lesson, "check"))
+    cells[first:first] = cells[first : second + 1] * 2
+    assert "sections" not in broken(lesson, has_run=False)
+    cells[first:first] = cells[first : second + 1]
+    assert broken(lesson, has_run=False) == {"sections"}
+
+
+def test_findings_an_explanation_may_stand_anywhere_in_a_section(lesson):
+    """
+    An explanation may come before the question, if the question needs it, and after each run.
+    """
+    cells = lesson["cells"]
+    text = {"cell_type": "markdown", "metadata": {"tags": ["explain"]}, "source": "A sum adds."}
+    for role in ("check", "read", "run", "predict"):
+        cells.insert(cells.index(cell_of(lesson, role)), dict(text))
+    assert broken(lesson) == set()
+
+
+def test_findings_three_to_six_sections(lesson_before):
+    """
+    A lesson has three to six sections. Seven questions are too many.
+    """
+    cells = lesson_before["cells"]
+    first, second = (
+        cells.index(cell_of(lesson_before, "question")),
+        cells.index(cell_of(lesson_before, "check")),
+    )
     cells[first:first] = cells[first : second + 1] * 4
-    assert broken(lesson, has_run=False) == {"sections", "minutes"}
+    assert broken(lesson_before, has_run=False) == {"sections", "minutes"}
 
 
 TEXTS = [
@@ -394,8 +427,6 @@ TEXTS = [
     ("question", "question", "## Division?"),
     ("question", "question", "### What divides by zero?"),
     ("predict", "predict", "Guess."),
-    ("read-words", "read", "41 " + "word " * 80),
-    ("read-number", "read", "It printed a number."),
     ("read-quote", "read", "It printed 43."),
     ("heading", "next", "## Six words are a whole sentence"),
     ("exclamation", "next", "It works!"),
@@ -412,6 +443,25 @@ def test_findings_refuses_words(lesson, rule, role, text):
     assert broken(lesson) == {rule}
 
 
+TEXTS_BEFORE = [
+    ("read-words", "read", "41 " + "word " * 80),
+    ("read-number", "read", "It printed a number."),
+    ("def-lines", "run", LONG_DEF),
+    ("cell-lines", "run", "x = 3\n" * 16),
+]
+
+
+@pytest.mark.parametrize(("rule", "role", "text"), TEXTS_BEFORE)
+def test_findings_older_lessons_keep_their_limits(lesson, lesson_before, rule, role, text):
+    """
+    Limits that led to clipped sentences hold for older lessons only, until these are rewritten.
+    """
+    cell_of(lesson_before, role)["source"] = text
+    assert broken(lesson_before) == {rule}
+    cell_of(lesson, role)["source"] = text
+    assert broken(lesson) == set()
+
+
 def test_findings_heading_gives_nothing_away(lesson):
     """
     A heading asks and does not state the result, which would answer its own question.
@@ -422,34 +472,61 @@ def test_findings_heading_gives_nothing_away(lesson):
     assert broken(lesson) == {"question", "heading"}
 
 
-def test_findings_minutes_are_what_a_reader_needs(lesson):
+def test_findings_minutes_are_what_a_reader_needs(lesson_before):
     """
     The title's minutes agree with the reading time, because a teacher plans with them. The toy has
     60 words, 12 lines and three questions.
     """
-    title = cell_of(lesson, "title")
+    title = cell_of(lesson_before, "title")
     title["source"] = title["source"].replace("10 minutes", "5 minutes")
-    assert broken(lesson) == {"minutes"}
+    assert broken(lesson_before) == {"minutes"}
     title["source"] = title["source"].replace("5 minutes", "15 minutes")
-    cell_of(lesson, "recap")["source"] = "word " * 1300
-    assert reading_time.minutes(lesson) == 15
+    cell_of(lesson_before, "recap")["source"] = "word " * 1300
+    assert reading_time.minutes(lesson_before) == 15
+    assert broken(lesson_before) == set()
+
+
+def test_findings_minutes_are_those_that_readers_reported(lesson):
+    """
+    The title's minutes are the median of what readers reported, because no formula of words and
+    lines fits what they report. A lesson that nobody has read has no minutes to promise.
+    """
+    title = cell_of(lesson, "title")
+    title["metadata"]["minutes"] = [8, 12, 14]
+    assert broken(lesson) == {"minutes"}
+    title["source"] = title["source"].replace("10 minutes", "15 minutes")
     assert broken(lesson) == set()
+    title["metadata"]["minutes"] = []
+    assert broken(lesson) == {"minutes"}
 
 
-def test_findings_no_lesson_is_longer_than_half_an_hour(lesson):
+def test_findings_no_lesson_is_longer_than_three_quarters_of_an_hour(lesson):
+    """
+    A lesson for which readers need more than 45 minutes is refused: the rest belongs into "More".
+    """
+    title = cell_of(lesson, "title")
+    title["metadata"]["minutes"] = [50]
+    title["source"] = title["source"].replace("10 minutes", "50 minutes")
+    assert broken(lesson) == {"minutes"}
+
+
+def test_findings_no_lesson_is_longer_than_half_an_hour(lesson_before):
     """
     A lesson takes at most half an hour, not counting "More" sections. A longer one should be two
     lessons.
     """
-    cells = lesson["cells"]
+    cells = lesson_before["cells"]
     read = [cell for cell in cells if "read" in cell["metadata"]["tags"]][-1]
     cells[0]["source"] = cells[0]["source"].replace("10 minutes", "35 minutes")
     read["source"] = "42 " + "word " * 4000
-    assert broken(lesson) == {"minutes", "read-words"}
+    assert broken(lesson_before) == {"minutes", "read-words"}
     questions = [cell for cell in cells if "question" in cell["metadata"]["tags"]]
     questions[-1]["source"] = "## More: which answer is the second?"
     cells[0]["source"] = cells[0]["source"].replace("35 minutes", "10 minutes")
-    assert broken(lesson) == {"read-words", "sections"}  # only two sections besides "More" are left
+    assert broken(lesson_before) == {
+        "read-words",
+        "sections",
+    }  # only two sections besides "More" are left
 
 
 def test_findings_words_in_code_are_code(lesson):

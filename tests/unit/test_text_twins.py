@@ -61,10 +61,12 @@ def test_refuse_unequal_ignores_outputs_only(tmp_path):
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        (TEXT.replace("print(41)", "print(40)"), 7),
-        (TEXT.replace('tags=["run"]', 'tags=["run", "nbval-ignore-output"]', 1), 7),
-        (TEXT.replace('[markdown] tags=["recap"]', 'tags=["recap"]'), 23),
-        (TEXT + "\n# %%\nx = 4\n", 26),
+        (TEXT.replace("print(41)", "print(40)"), 8),
+        (TEXT.replace('tags=["run"]', 'tags=["run", "nbval-ignore-output"]', 1), 8),
+        (TEXT.replace('[markdown] tags=["recap"]', 'tags=["recap"]'), 25),
+        (TEXT.replace("minutes=[8, 12]", "minutes=[8, 11]"), 1),
+        (TEXT.replace('tags=["check"]', 'tags=["check"] jupyter={"source_hidden": true}', 1), 10),
+        (TEXT + "\n# %%\nx = 4\n", 28),
     ],
 )
 def test_refuse_unequal_names_the_first_cell(tmp_path, text, number):

@@ -1,7 +1,8 @@
 """
 The canonical form of a notebook, in which the same run gives the same bytes.
 
-The metadata of a cell keeps only its tags, and outputs have none. Cell ids come from the content,
+The metadata of a cell keeps its tags, the minutes of a title cell's readers, and whether its source
+is folded. Outputs have none. Cell ids come from the content,
 and execution counts from the order. Tracebacks become plain lines that name no machine.
 """
 
@@ -46,7 +47,7 @@ def canonical(notebook, stem):
         new = {
             "cell_type": kind,
             "id": _identity(stem, kind, source, seen[kind, source]),
-            "metadata": _only_tags(cell["metadata"]),
+            "metadata": kept_metadata(cell["metadata"]),
             "source": source,
         }
         if kind == "code":
@@ -63,6 +64,23 @@ def canonical(notebook, stem):
             "nbformat_minor": 5,
         }
     )
+
+
+def kept_metadata(metadata):
+    """
+    Return the part of a cell's metadata that a stored notebook keeps, and shares with its twin.
+
+    Args:
+        metadata: The metadata of a cell.
+
+    Returns:
+        dict: At most "tags" (list of str), "minutes" (list of numbers, as readers reported them),
+        and "jupyter" with "source_hidden", by which JupyterLab folds the cell's source.
+    """
+    kept: dict = {key: list(metadata[key]) for key in ("tags", "minutes") if metadata.get(key)}
+    if metadata.get("jupyter", {}).get("source_hidden"):
+        kept["jupyter"] = {"source_hidden": True}
+    return kept
 
 
 def dumps(notebook):
@@ -138,11 +156,6 @@ def _identity(stem, kind, source, occurrence):
     # The id comes from the content, so that a cell put in the middle changes no other cell's id.
     words = json.dumps([stem, kind, source, occurrence])
     return hashlib.sha256(words.encode()).hexdigest()[:12]
-
-
-def _only_tags(metadata):
-    tags = list(metadata.get("tags", ()))
-    return {"tags": tags} if tags else {}
 
 
 def _outputs(outputs, count):

@@ -5,9 +5,11 @@ The names that all rules of a notebook share: cell roles, tags, and the BrokenRu
 from dataclasses import dataclass
 
 # The role tags of a lesson's cells. Each cell has exactly one.
-MARKDOWN_ROLES = ("title", "goal", "question", "read", "recap", "next")
+MARKDOWN_ROLES = ("title", "why", "goal", "question", "explain", "read", "recap", "next")
 CODE_ROLES = ("setup", "run", "break", "mend", "picture", "check", "teardown")
-EITHER_ROLES = ("predict",)  # a text cell with the question, a code cell for the answer
+# "predict": a text cell asks, and a code cell takes the answer. "cluster": commands and files that
+# the reader takes to another machine.
+EITHER_ROLES = ("predict", "cluster")
 ROLES = (*MARKDOWN_ROLES, *CODE_ROLES, *EITHER_ROLES)
 
 RAISES = "raises-exception"
@@ -72,6 +74,15 @@ def numbered(notebook, kind=None):
     """
     pairs = enumerate(notebook["cells"], start=1)
     return [(number, cell) for number, cell in pairs if kind in (None, cell["cell_type"])]
+
+
+def is_explained(notebook):
+    """
+    Return whether a lesson follows the template that explains: such a lesson has a "why" cell.
+
+    Lessons that were written before that template keep the older rules until they are rewritten.
+    """
+    return any(role_of(cell) == "why" for cell in notebook["cells"])
 
 
 def first_reading(notebook, kind=None):

@@ -8,6 +8,7 @@ from itertools import zip_longest
 import jupytext
 import nbformat
 
+from ddp_lessons.course.notebooks.canonical import kept_metadata
 from ddp_lessons.errors import NotebookRefused
 
 # Magics of cells that hold no Python. jupytext writes each line of such a cell as a comment.
@@ -19,7 +20,7 @@ _MAGIC = re.compile(r"[%!]|\w+ *= *[%!]")
 
 def read_twin(path):
     """
-    Read a text twin as a notebook with the tags of its cells, and without outputs.
+    Read a text twin as a notebook with the metadata of its cells, and without outputs.
 
     Args:
         path: Path of the py:percent file.
@@ -59,13 +60,13 @@ def _refuse_uncommented(name, text, notebook):
 
 def content(notebook):
     """
-    Return the content that a notebook shares with its twin: each cell's type, tags and source.
+    Return the content that a notebook shares with its twin: each cell's type, metadata and source.
 
     Args:
         notebook: A notebook of nbformat 4.
     """
     return [
-        (cell["cell_type"], tuple(cell["metadata"].get("tags", ())), cell["source"])
+        (cell["cell_type"], kept_metadata(cell["metadata"]), cell["source"])
         for cell in notebook["cells"]
     ]
 
@@ -94,7 +95,7 @@ def refuse_unequal(paths, notebook):
         notebook: The stored notebook.
 
     Raises:
-        NotebookRefused: A cell's type, tags or source differ. The first such cell is named.
+        NotebookRefused: A cell's type, metadata or source differ. The first such cell is named.
     """
     stored, text = content(notebook), content(one_folder_down(read_twin(paths.text)))
     if stored == text:

@@ -1,13 +1,15 @@
 """
 The rules about the cells of a lesson: which cells it has, and in which order.
 
-    title goal setup
-    3 to 6 sections:  question  predict predict  run|break|mend|picture|read ...  check
+    title why goal setup
+    3 to 5 sections:  question  [explain]  predict predict
+                      run|break|mend|picture|explain|read ...  check
     up to 2 More:     the same
-    recap next teardown
+    [cluster ...]  recap next teardown
 
-The first of the two predict cells asks for a number, and the learner puts it into the second. A
-section whose heading begins with "More:" may be skipped: its minutes and cells are not counted.
+The first of the two predict cells asks, and the learner puts a number or a letter into the second.
+A section whose heading begins with "More:" may be skipped: its minutes are not counted. A lesson
+that was written before this template has no why, explain and cluster cells, and 3 to 6 sections.
 """
 
 from ddp_lessons.course.notebooks.cell_roles import (
@@ -17,17 +19,22 @@ from ddp_lessons.course.notebooks.cell_roles import (
     ask,
     first_reading,
     found,
+    is_explained,
     numbered,
     role_of,
     roles_of,
 )
 
-FEWEST_SECTIONS, MOST_SECTIONS = 3, 6
+FEWEST_SECTIONS, MOST_SECTIONS = 3, 5
+MOST_SECTIONS_BEFORE = 6
+"""
+The most sections of a lesson that was written before the template that explains.
+"""
 MOST_SKIPPABLE = 2
 
 RUNS = ("run", "break", "mend")
 _INSIDE = (*RUNS, "picture", "read", "check")
-_AFTER = {
+_AFTER_BEFORE = {
     "": ("title",),
     "title": ("goal",),
     "goal": ("setup",),
@@ -39,6 +46,17 @@ _AFTER = {
     "recap": ("next",),
     "next": ("teardown",),
     "teardown": (),
+}
+_AFTER = {
+    **_AFTER_BEFORE,
+    "title": ("why",),
+    "why": ("goal",),
+    "question": ("explain", "predict", *RUNS),
+    "explain": ("explain", "predict", *_INSIDE),
+    "predict": ("predict", "explain", *RUNS, "picture"),
+    **dict.fromkeys((*RUNS, "picture", "read"), ("explain", "predict", *_INSIDE)),
+    "check": ("question", "cluster", "recap"),
+    "cluster": ("cluster", "recap"),
 }
 _NEEDED = (RUNS, ("read",), ("check",))
 _CELL_TYPES = {
@@ -60,7 +78,10 @@ def findings(notebook):
         broken += ask({"role": _role, "cell-type": _cell_type}, number, cell)
     if broken:
         return broken  # the order can be judged only if every cell has one role
-    return _order(cells) + _sections(cells) + _break_and_mend(cells)
+    after, most = (
+        (_AFTER, MOST_SECTIONS) if is_explained(notebook) else (_AFTER_BEFORE, MOST_SECTIONS_BEFORE)
+    )
+    return _order(cells, after) + _sections(cells, most) + _break_and_mend(cells)
 
 
 def sections_of(notebook):
@@ -75,7 +96,7 @@ def sections_of(notebook):
         role = role_of(cell)
         if role == "question":
             sections.append([])
-        if sections and role in ("question", "predict", *_INSIDE):
+        if sections and role in ("question", "explain", "predict", *_INSIDE):
             sections[-1].append((number, cell))
     return sections
 
@@ -94,12 +115,12 @@ def _cell_type(cell):
         yield f"a {' or '.join(wanted)} cell", cell["cell_type"], then
 
 
-def _order(cells):
+def _order(cells, after):
     broken, before = [], ""
     for number, cell in cells:
         role = role_of(cell)
-        if role not in _AFTER[before]:
-            wanted = " or ".join(_AFTER[before]) or "nothing"
+        if role not in after.get(before, ()):
+            wanted = " or ".join(after.get(before, ())) or "nothing"
             expected = f"{wanted} after {before}" if before else f"{wanted} first"
             broken.append(found("order", number, cell, expected, role, "Move or add a cell."))
         before = role
@@ -109,12 +130,12 @@ def _order(cells):
     return broken
 
 
-def _sections(cells):
+def _sections(cells, most):
     sections, broken = sections_of({"cells": [cell for _, cell in cells]}), []
     first = {number for number, _ in first_reading({"cells": [cell for _, cell in cells]})}
     num_first = sum(section[0][0] in first for section in sections)
-    if not FEWEST_SECTIONS <= num_first <= MOST_SECTIONS:
-        expected = f"{FEWEST_SECTIONS} to {MOST_SECTIONS} sections, each headed by a question"
+    if not FEWEST_SECTIONS <= num_first <= most:
+        expected = f"{FEWEST_SECTIONS} to {most} sections, each headed by a question"
         then = "Split or join sections."
         broken.append(found("sections", None, None, expected, num_first, then))
     num_more = len(sections) - num_first

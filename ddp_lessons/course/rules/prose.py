@@ -3,15 +3,26 @@ The rules about a lesson's text: its questions, its goals, and the numbers that 
 """
 
 import ast
+import math
 import re
+from statistics import median
 
-from ddp_lessons.course.notebooks.cell_roles import ask, found, numbered, role_of, texts_of
+from ddp_lessons.course.notebooks.cell_roles import (
+    ask,
+    found,
+    is_explained,
+    numbered,
+    role_of,
+    texts_of,
+)
 from ddp_lessons.course.rules import reading_time
 from ddp_lessons.course.rules.cell_order import sections_of
 from ddp_lessons.course.rules.source import parse
 
-MOST_READ_WORDS = 80
-MOST_MINUTES = 30
+MOST_MINUTES = 45
+# Limits of lessons that were written before the template that explains.
+MOST_READ_WORDS_BEFORE = 80
+MOST_MINUTES_BEFORE = 30
 NUM_GOALS = 3
 FEWEST_QUESTION_WORDS = 3
 SENTENCE_WORDS = 6  # a heading of that many words reads as a sentence
@@ -31,11 +42,13 @@ def findings(notebook, has_run=True):
         notebook: A notebook of nbformat 4.
         has_run: Whether to compare the text with the stored outputs, too.
     """
-    broken = _minutes(notebook)
+    is_after = is_explained(notebook)
+    says = _SAYS if is_after else _SAYS | _SAYS_BEFORE
+    broken = _minutes_of_readers(notebook) if is_after else _minutes_by_formula(notebook)
     for number, cell in numbered(notebook):
         rules = {"exclamation": _exclamation, "emoji": _emoji, "heading": _heading}
         broken += ask(rules if cell["cell_type"] == "markdown" else {}, number, cell)
-        broken += ask(_SAYS.get(role_of(cell), {}), number, cell)
+        broken += ask(says.get(role_of(cell), {}), number, cell)
         if role_of(cell) == "check" and has_run and cell["cell_type"] == "code":
             broken += ask({"check-ok": _check_ok}, number, cell)
     for section in sections_of(notebook):
@@ -85,20 +98,50 @@ def _title(cell):
             yield expected, "none", "Write it into the title cell."
 
 
-def _minutes(notebook):
-    titles = [(number, cell) for number, cell in numbered(notebook) if role_of(cell) == "title"]
-    said = [re.search(r"(\d+) minutes", cell["source"]) for _, cell in titles]
-    if not said or said[0] is None:
-        return []  # the rule `title` asks for them
-    number, title = titles[0]
-    told, needed, broken = int(said[0][1]), reading_time.minutes(notebook), []
+def _title_with_minutes(notebook):
+    """
+    Return (number, title cell, its minutes), or None if no title names minutes.
+    """
+    for number, cell in numbered(notebook):
+        said = role_of(cell) == "title" and re.search(r"(\d+) minutes", cell["source"])
+        if said:
+            return number, cell, int(said[1])
+    return None  # the rule `title` asks for them
+
+
+def _minutes_of_readers(notebook):
+    found_title = _title_with_minutes(notebook)
+    if found_title is None:
+        return []
+    number, title, told = found_title
+    reported = title["metadata"].get("minutes", [])
+    if not reported:
+        then = "Have two people read it, and note their minutes: `minutes=[40, 45]`."
+        return [found("minutes", number, title, "the minutes of its readers", "none", then)]
+    needed, broken = reading_time.STEP * math.ceil(median(reported) / reading_time.STEP), []
+    if told != needed:
+        expected = f"{needed} minutes, the median of its readers"
+        broken.append(found("minutes", number, title, expected, told, "Say what they needed."))
+    if needed > MOST_MINUTES:
+        then = 'Split the lesson, or head its last sections "More: ...?".'
+        expected = f"at most {MOST_MINUTES} minutes"
+        broken.append(found("minutes", number, title, expected, needed, then))
+    return broken
+
+
+def _minutes_by_formula(notebook):
+    found_title = _title_with_minutes(notebook)
+    if found_title is None:
+        return []
+    number, title, told = found_title
+    needed, broken = reading_time.minutes(notebook), []
     if told != needed:
         expected = f"{needed} minutes, reckoned from words, lines and questions"
         then = "Say what a reader needs, or shorten the lesson."
         broken.append(found("minutes", number, title, expected, told, then))
-    if needed > MOST_MINUTES:
+    if needed > MOST_MINUTES_BEFORE:
         then = 'Move code into the package, or head the last sections "More: ...?".'
-        expected = f"at most {MOST_MINUTES} minutes"
+        expected = f"at most {MOST_MINUTES_BEFORE} minutes"
         broken.append(found("minutes", number, title, expected, needed, then))
     return broken
 
@@ -129,8 +172,8 @@ def _predict(cell):
 
 def _read_words(cell):
     words = [word for word in cell["source"].split() if re.search(r"\w", word)]
-    if len(words) > MOST_READ_WORDS:
-        yield f"at most {MOST_READ_WORDS} words", len(words), "Say less."
+    if len(words) > MOST_READ_WORDS_BEFORE:
+        yield f"at most {MOST_READ_WORDS_BEFORE} words", len(words), "Say less."
 
 
 def _read_number(cell):
@@ -212,6 +255,6 @@ _SAYS = {
     "goal": {"goal": _goal},
     "question": {"question": _question},
     "predict": {"predict": _predict},
-    "read": {"read-words": _read_words, "read-number": _read_number},
     "check": {"check-assert": _check_assert},
 }
+_SAYS_BEFORE = {"read": {"read-words": _read_words, "read-number": _read_number}}

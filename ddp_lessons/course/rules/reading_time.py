@@ -20,7 +20,10 @@ MINUTES_A_QUESTION = 1.0
 """
 Minutes to think of a number, type it in, and compare it with the result.
 """
-_STEP = 5  # minutes: finer steps would be of no use to a planner
+STEP = 5
+"""
+Minutes in titles are multiples of this number, because finer steps are of no use to a planner.
+"""
 
 
 def minutes(notebook):
@@ -41,4 +44,4 @@ def minutes(notebook):
             lines = [line.strip() for line in source.splitlines()]
             num_lines += sum(bool(line) and not line.startswith("%%") for line in lines)
     needed = num_words / WORDS_A_MINUTE + num_lines / LINES_A_MINUTE
-    return _STEP * math.ceil((needed + num_questions * MINUTES_A_QUESTION) / _STEP)
+    return STEP * math.ceil((needed + num_questions * MINUTES_A_QUESTION) / STEP)

@@ -6,6 +6,7 @@ import ast
 import io
 import statistics
 import tokenize
+from functools import partial
 
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -16,16 +17,19 @@ from ddp_lessons.course.notebooks.cell_roles import (
     ask,
     first_reading,
     found,
+    is_explained,
     numbered,
     tags_of,
 )
 
 MOST_COLUMNS = 88
-MOST_CODE_CELLS = 25
-MOST_MEDIAN_LINES = 6
-MOST_LINES = 15
+MOST_LINES = 25
 MOST_SETUP_LINES = 6
-MOST_DEF_LINES = 15
+# Limits of lessons that were written before the template that explains.
+MOST_CODE_CELLS_BEFORE = 25
+MOST_MEDIAN_LINES_BEFORE = 6
+MOST_LINES_BEFORE = 15
+MOST_DEF_LINES_BEFORE = 15
 
 # Cells with these magics hold Python. Cells with other magics are not parsed.
 _PYTHON_MAGICS = ("%%px", "%%time", "%%timeit", "%%capture", "%%prun")
@@ -52,13 +56,16 @@ def findings(notebook, *, is_lesson):
         "syntax": _syntax,
         "px-expression": _px_expression,
     }
+    is_before = is_lesson and not is_explained(notebook)
     if is_lesson:
-        rules |= {"cell-lines": _cell_lines, "def-lines": _def_lines}
-    broken = []
+        most = MOST_LINES_BEFORE if is_before else MOST_LINES
+        rules["cell-lines"] = partial(_cell_lines, most=most)
+    if is_before:
+        rules["def-lines"] = _def_lines
+    broken = _budgets(notebook) if is_before else []
     for number, cell in numbered(notebook, "code"):
         broken += ask(rules, number, cell)
     if is_lesson:
-        broken += _budgets(notebook)
         for number, cell in numbered(notebook):
             broken += ask({"unknown-tag": _unknown_tag}, number, cell)
     return broken
@@ -141,8 +148,8 @@ def _px_expression(cell):
         yield "a %%px cell that ends in a statement or a call", got, "Print it."
 
 
-def _cell_lines(cell):
-    most = MOST_SETUP_LINES if "setup" in tags_of(cell) else MOST_LINES
+def _cell_lines(cell, most):
+    most = MOST_SETUP_LINES if "setup" in tags_of(cell) else most
     lines = num_lines(cell["source"])
     if lines > most:
         then = "Split the cell, or move code into the package."
@@ -153,9 +160,13 @@ def _def_lines(cell):
     for node in ast.walk(parse(cell["source"]) or ast.Module([], [])):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            if lines > MOST_DEF_LINES:
+            if lines > MOST_DEF_LINES_BEFORE:
                 then = "Move it into the package, where it gets a test."
-                yield f"a def of at most {MOST_DEF_LINES} lines", f"{lines} in {node.name}", then
+                yield (
+                    f"a def of at most {MOST_DEF_LINES_BEFORE} lines",
+                    f"{lines} in {node.name}",
+                    then,
+                )
 
 
 def _unknown_tag(cell):
@@ -172,11 +183,11 @@ def _budgets(notebook):
     first = [cell for _, cell in first_reading(notebook, "code") if "predict" not in tags_of(cell)]
     median = statistics.median([num_lines(cell["source"]) for cell in code] or [0])
     broken = []
-    if len(first) > MOST_CODE_CELLS:
-        expected = f"at most {MOST_CODE_CELLS} code cells outside of More"
+    if len(first) > MOST_CODE_CELLS_BEFORE:
+        expected = f"at most {MOST_CODE_CELLS_BEFORE} code cells outside of More"
         broken.append(found("code-cells", None, None, expected, len(first), "Leave some out."))
-    if median > MOST_MEDIAN_LINES:
-        expected = f"a median code cell of at most {MOST_MEDIAN_LINES} lines"
+    if median > MOST_MEDIAN_LINES_BEFORE:
+        expected = f"a median code cell of at most {MOST_MEDIAN_LINES_BEFORE} lines"
         then = "Split the longest cells, or move code into the package."
         broken.append(found("median-lines", None, None, expected, f"{median:g}", then))
     return broken

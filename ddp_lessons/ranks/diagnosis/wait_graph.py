@@ -88,10 +88,7 @@ def diagnose(
 def is_deadlock(snapshots: Snapshots, running: Collection[int], still_s: float = 0.0) -> bool:
     """
     Return whether every running rank is in a communication call that no rank, thread or child
-    process can end, and that has no short time limit.
-
-    A rank that waits outside of torch, such as for a queue, is in no communication call: something
-    else may still end its wait.
+    process can end, and that has no short time limit. (A queue is no communication call.)
 
     Args:
         snapshots: For each rank of the cell its snapshot or None.
@@ -188,11 +185,8 @@ def _awaited(rank: int, snapshots: Snapshots, running: Collection[int]) -> tuple
             o for o in snapshot.forming.ranks if o != rank and not makes_alike(o, rank, snapshots)
         )
     if snapshot.call in FORMING or last is None:
-        return tuple(
-            o
-            for o in others
-            if not is_communicating(snapshots[o]) or snapshots[o].call != snapshot.call
-        )
+        here = {o for o in others if is_communicating(snapshots[o])}
+        return tuple(o for o in others if o not in here or snapshots[o].call != snapshot.call)
     members = snapshot.groups.get(last.group, list(snapshots))
     return tuple(
         other for other in others if other in members and not calls_alike(other, rank, snapshots)
@@ -249,10 +243,8 @@ def _state(
     if rank not in running and rank not in halts:
         return "outside" if snapshots[rank] is not None and snapshots[rank].outside else "finished"
     snapshot = snapshots[rank]
-    is_communicating_now = (
-        is_communicating(snapshot) and snapshot.call != STORE and rank not in halts
-    )
-    return "communicating" if is_communicating_now else "not communicating"
+    is_with_ranks = is_communicating(snapshot) and snapshot.call != STORE and rank not in halts
+    return "communicating" if is_with_ranks else "not communicating"
 
 
 def _be(ranks: Collection[int], one: str = "is") -> str:
@@ -268,10 +260,8 @@ def _whereabouts(ranks: Iterable[int], snapshots: Snapshots, halts: Mapping[int,
     for rank in ranks:
         snapshot = snapshots.get(rank)
         if rank in halts:
-            line = (
-                f" at line {snapshot.line}: {snapshot.code}" if snapshot and snapshot.line else ""
-            )
-            spot = halts[rank] + line
+            is_known = snapshot and snapshot.line
+            spot = halts[rank] + (f" at line {snapshot.line}: {snapshot.code}" if is_known else "")
         elif snapshot is None:
             spot = ""
         elif snapshot.line:
