@@ -10,7 +10,12 @@ from ddp_lessons.errors import BadInput
 from ddp_lessons.ranks.kernel import session
 from ddp_lessons.ranks.kernel.bootstrap import listen_address
 from ddp_lessons.ranks.kernel.launchers import registry
-from ddp_lessons.ranks.kernel.launchers.registry import LAUNCHERS, Launcher, load, rank_processes_of
+from ddp_lessons.ranks.kernel.launchers.registry import (
+    LAUNCHERS,
+    LauncherEntry,
+    load,
+    rank_processes_of,
+)
 from ddp_lessons.ranks.kernel.rank_processes import RankProcesses
 from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
 
@@ -22,7 +27,7 @@ def test_each_entry_names_what_is_there(launcher):
     find the typing error.
     """
     assert issubclass(load(launcher.rank_processes), RankProcesses)
-    engines = load(launcher.engines)
+    engines = load(launcher.engine_launcher)
     assert engines in ("ddp-lessons", "local") or hasattr(engines, "start")
     assert not launcher.listen_address or callable(load(launcher.listen_address))
     assert launcher.is_elsewhere == bool(launcher.listen_address)
@@ -36,7 +41,7 @@ def test_the_docstring_of_start_ranks_names_each_launcher():
         assert f'"{name}"' in session.start_ranks.__doc__
 
 
-class DryRankProcesses(RankProcesses):
+class MadeUpRankProcesses(RankProcesses):
     """
     The ranks of a launcher that starts nothing.
     """
@@ -52,26 +57,26 @@ class DryRankProcesses(RankProcesses):
 
 
 @pytest.fixture
-def dry(monkeypatch):
+def made_up(monkeypatch):
     """
     Add a launcher by one entry, and return the entry.
     """
-    monkeypatch.setitem(sys.modules, "dry_launcher", sys.modules[__name__])
-    entry = Launcher(
-        "dry", "print", engines="local", rank_processes="dry_launcher:DryRankProcesses"
+    monkeypatch.setitem(sys.modules, "made_up_launcher", sys.modules[__name__])
+    entry = LauncherEntry(
+        "made-up", engine_launcher="local", rank_processes="made_up_launcher:MadeUpRankProcesses"
     )
-    monkeypatch.setitem(registry.LAUNCHERS, "dry", entry)
+    monkeypatch.setitem(registry.LAUNCHERS, "made-up", entry)
     return entry
 
 
-def test_one_entry_is_all_that_a_new_launcher_needs(dry, monkeypatch):
+def test_one_entry_is_all_that_a_new_launcher_needs(made_up, monkeypatch):
     """
     One entry is all that a new launcher needs: its name is accepted and listed, its class is used,
     and its controller listens on loopback.
     """
-    monkeypatch.setattr(DryRankProcesses, "__abstractmethods__", frozenset())
-    session._check_launcher("dry")
-    assert rank_processes_of("dry", None, None, None, None).launcher == "dry"
-    assert listen_address("dry", None) == LOOPBACK
-    with pytest.raises(BadInput, match=r'"mpi", "dry" \(got \'dri\'\)'):
-        session._check_launcher("dri")
+    monkeypatch.setattr(MadeUpRankProcesses, "__abstractmethods__", frozenset())
+    session._check_launcher("made-up")
+    assert rank_processes_of("made-up", None, None, None, None).launcher == "made-up"
+    assert listen_address("made-up", None) == LOOPBACK
+    with pytest.raises(BadInput, match=r', "made-up" \(got \'made-down\'\)'):
+        session._check_launcher("made-down")

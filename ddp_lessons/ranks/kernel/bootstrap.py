@@ -176,7 +176,7 @@ class Bootstrap:
         listen = listen_address(launcher, cluster)
         # Ranks of other launchers listen on ports, encrypted with the controller's keys. A
         # controller with sockets in a folder has no keys.
-        has_sockets = entry.is_ours and can_hold_sockets(supervisor.folder)
+        has_sockets = entry.is_supervised and can_hold_sockets(supervisor.folder)
         folder = supervisor.folder if has_sockets else None
         supervisor.order_controller(controller_arguments(profile_dir, cluster_id, listen, folder))
         supervisor.order(ImportTorch())
@@ -189,7 +189,7 @@ class Bootstrap:
 
         cluster = RanksCluster(
             controller="ddp-lessons",
-            engines=load(LAUNCHERS[self._launcher].engines),
+            engines=load(LAUNCHERS[self._launcher].engine_launcher),
             cluster_id=self._cluster_id,
             profile_dir=str(self._profile_dir),
             shutdown_atexit=False,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from ddp_lessons.ranks.system.network_interfaces import GROUP_VARIABLES, interfa
 
 if TYPE_CHECKING:
     from ipyparallel import Client
+    from ipyparallel.cluster.launcher import EngineLauncher
 
     from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
     from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
@@ -64,25 +65,25 @@ class RankProcesses(ABC):
         self.shared_folder = Path(supervisor.folder)
 
     @abstractmethod
-    def _options(self):
+    def _options(self) -> dict[str, Any]:
         """
-        Return the options for ipyparallel's launcher, a dict by name.
-        """
-
-    @abstractmethod
-    def _log_tail(self, ranks):
-        """
-        Return the last log lines of ranks that did not start.
+        Return the options for ipyparallel's launcher: its traits, by name.
         """
 
     @abstractmethod
-    def _ended_early(self, rank):
+    def _log_tail(self, ranks: Collection[int]) -> str:
+        """
+        Return the last log lines of ranks that did not start, each after a line feed; "" if none.
+        """
+
+    @abstractmethod
+    def _ended_early(self, rank: int) -> bool:
         """
         Return whether a rank has ended before it registered.
         """
 
     @abstractmethod
-    def _start_again(self, rank):
+    def _start_again(self, rank: int) -> None:
         """
         Start a new process for a rank.
         """
@@ -141,7 +142,8 @@ class RankProcesses(ABC):
     @property
     def loss(self) -> str:
         """
-        The cause that has ended all ranks for good, as text after a colon; empty if there is none.
+        The cause that has ended all ranks for good, as a clause that follows a colon in a message;
+        "" if there is none.
         """
         return ""
 
@@ -165,7 +167,13 @@ class RankProcesses(ABC):
         self._engine_set = self._start(len(self._ranks), self._options())
         self._wait_until_registered(self._ranks, timeout_s)
 
-    def _start(self, n, options):
+    def _start(self, n: int, options: Mapping[str, object]) -> EngineLauncher:
+        """
+        Start n engines, and return ipyparallel's launcher of them.
+
+        ipyparallel calls the launcher's `start` in another thread, in which a notebook shows no
+        output.
+        """
         engine_set_id = self._cluster.start_engines_sync(n=n, **options)
         return self._cluster.engines[engine_set_id]
 

@@ -10,9 +10,15 @@ from kernels import running_kernel
 from processes import holds_at_most, new_mark, wait_until_gone
 from waiting import wait_until
 
+from ddp_lessons.ranks.kernel.launchers.registry import LAUNCHERS
+
 pytestmark = [pytest.mark.timeout(120)]
 
 GONE_S = 5.0
+NAMES = ", ".join(f'"{name}"' for name in LAUNCHERS)
+"""
+The launchers, as a message lists them.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +89,13 @@ def holds_no_more(kernel):
         ),
         (
             "2, launcher='docker'",
-            'Unknown launcher: expected one of "auto", "fork", "spawn", "local", "slurm", "ssh", '
-            "\"mpi\" (got 'docker'). Leave launcher out to have one chosen.",
+            f"Unknown launcher: expected one of {NAMES} (got 'docker'). "
+            "Leave launcher out to have one chosen.",
         ),
         (
             "2, launcher='kubernetes'",
-            'Unknown launcher: expected one of "auto", "fork", "spawn", "local", "slurm", "ssh", '
-            '"mpi" (got \'kubernetes\'). "ddp-lessons script NOTEBOOK --kubernetes" makes a job '
-            "of tagged cells.",
+            f"Unknown launcher: expected one of {NAMES} (got 'kubernetes'). "
+            '"ddp-lessons script NOTEBOOK --kubernetes" makes a job of tagged cells.',
         ),
     ],
 )

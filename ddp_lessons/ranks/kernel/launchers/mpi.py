@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ipyparallel.cluster import launcher as ipp_launcher
 
 from ddp_lessons.private import ipyparallel_cluster
-from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedRankProcesses
+from ddp_lessons.ranks.kernel.launchers.unsupervised import UnsupervisedRankProcesses
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 from ddp_lessons.ranks.system.processes import descendants_of
@@ -81,8 +81,8 @@ class MPIEngineSetLauncher(
         return super().start(n)
 
     def _wait(self) -> None:
-        # ipyparallel's last step here asks once more, without waiting, for the end that it has
-        # seen. That raises if `has_ended` asks at the same moment, and a notebook would show it.
+        # ipyparallel's last step here polls a process that has already ended. That raises if
+        # `has_ended` asks at the same moment, and a notebook would show it.
         with contextlib.suppress(subprocess.TimeoutExpired):
             super()._wait()
 
@@ -105,12 +105,12 @@ class MPIEngineSetLauncher(
         return self._output or ""
 
 
-class MPIRankProcesses(LaunchedRankProcesses):
+class MPIRankProcesses(UnsupervisedRankProcesses):
     """
     The processes of ranks that one mpiexec has started.
 
     Args:
-        supervisor, cluster, client, placement, launcher: The arguments of `LaunchedRankProcesses`.
+        supervisor, cluster, client, placement, launcher: The arguments of the base class.
     """
 
     _rank_from = "OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK"
@@ -124,7 +124,7 @@ class MPIRankProcesses(LaunchedRankProcesses):
         launcher: str,
     ) -> None:
         super().__init__(supervisor, cluster, client, placement, launcher)
-        self._outlived: list[int] = []  # dead ranks after whose deaths mpiexec went on
+        self._outlived: list[int] = []  # dead ranks that mpiexec has survived
 
     def _start(self, n: int, options: Mapping[str, object]) -> MPIEngineSetLauncher:
         mpiexec = super()._start(n, options)
@@ -133,12 +133,12 @@ class MPIRankProcesses(LaunchedRankProcesses):
 
     def _log_tail(self, ranks: Collection[int]) -> str:
         # mpiexec names the fault first, and lists other possible causes after it.
-        lines = [line for line in self._said().splitlines() if line.strip(" -=")]
+        lines = [line for line in self._engine_output().splitlines() if line.strip(" -=")]
         shown = "".join(f"\n  mpi: {line}" for line in lines[:_MOST_LINES])
         return shown + ("\n" if shown else "")
 
     def _next_step(self) -> str:
-        said = self._said()
+        said = self._engine_output()
         for words, cure in _CURES.items():
             if words in said:
                 return cure
@@ -159,7 +159,7 @@ class MPIRankProcesses(LaunchedRankProcesses):
                 self._outlived = self.dead
                 return ""  # mpiexec is set to go on, so the dead rank can be replaced
             time.sleep(clocks.MPI_POLL_S)  # polls: a process that ends does not wake this thread
-        return f"mpiexec ends all when one dies{first_death(self._said())}"
+        return f"mpiexec ends all when one dies{first_death(self._engine_output())}"
 
 
 def first_death(said: str) -> str:

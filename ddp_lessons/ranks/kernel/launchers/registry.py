@@ -1,5 +1,5 @@
 """
-The registry of launchers. A new launcher is a module beside this one, and an entry in LAUNCHERS.
+The registry of launchers. A new launcher is a module beside this one, and an entry in _ENTRIES.
 
 Entries name classes by their path, so that nothing here imports ipyparallel, which takes long.
 """
@@ -22,75 +22,68 @@ _HERE = "ddp_lessons.ranks.kernel.launchers"
 
 
 @dataclass(frozen=True)
-class Launcher:
+class LauncherEntry:
     """
     One launcher of `start_ranks`.
 
     Args:
         name: Its name, as `start_ranks` takes it.
-        summary: Words for what it does, as the docstring of `start_ranks` has them.
-        engines: The ipyparallel launcher of its ranks: a name that ipyparallel knows, or a path
-            "module:Class".
+        engine_launcher: ipyparallel's launcher of its ranks: a name that ipyparallel knows, or the
+            path "module:Class" of a launcher class.
         rank_processes: Path "module:Class" of its RankProcesses.
-        is_ours: Whether the supervisor is the parent of its ranks.
+        is_supervised: Whether the supervisor is the parent of its ranks.
         is_elsewhere: Whether its ranks may be on other machines.
         listen_address: Path "module:function" of the function that returns the address on which
             the controller listens, from the RanksCluster. "": the loopback address.
     """
 
     name: str
-    summary: str
-    engines: str
+    engine_launcher: str
     rank_processes: str
-    is_ours: bool = False
+    is_supervised: bool = False
     is_elsewhere: bool = False
     listen_address: str = ""
 
 
-def _ours(name: str, summary: str) -> Launcher:
-    return Launcher(
+def _supervised(name: str) -> LauncherEntry:
+    return LauncherEntry(
         name,
-        summary,
-        engines="ddp-lessons",
+        engine_launcher="ddp-lessons",
         rank_processes="ddp_lessons.ranks.kernel.rank_processes:SupervisedRankProcesses",
-        is_ours=True,
+        is_supervised=True,
     )
 
 
-_ALL = (
-    _ours("auto", "fork where that is safe, else spawn"),
-    _ours("fork", "import torch once, then fork"),
-    _ours("spawn", "a fresh interpreter each"),
-    Launcher(
+_ENTRIES = (
+    _supervised("auto"),
+    _supervised("fork"),
+    _supervised("spawn"),
+    LauncherEntry(
         "local",
-        "ipyparallel's own processes on this machine",
-        engines="local",
-        rank_processes=f"{_HERE}.launched_processes:LaunchedRankProcesses",
+        engine_launcher="local",
+        rank_processes=f"{_HERE}.unsupervised:UnsupervisedRankProcesses",
     ),
-    Launcher(
+    LauncherEntry(
         "slurm",
-        "a job of Slurm's",
-        engines=f"{_HERE}.slurm_job:SlurmEngineSetLauncher",
+        engine_launcher=f"{_HERE}.slurm_job:SlurmEngineSetLauncher",
         rank_processes=f"{_HERE}.slurm:SlurmRankProcesses",
         is_elsewhere=True,
         listen_address=f"{_HERE}.slurm_job:listen_address",
     ),
-    Launcher(
+    LauncherEntry(
         "ssh",
-        "one login on each host",
-        engines=f"{_HERE}.ssh_launchers:SSHEngineSetLauncher",
+        engine_launcher=f"{_HERE}.ssh_launchers:SSHEngineSetLauncher",
         rank_processes=f"{_HERE}.ssh:SSHRankProcesses",
         is_elsewhere=True,
         listen_address=f"{_HERE}.ssh_launchers:listen_address",
     ),
-    Launcher(
+    LauncherEntry(
         "mpi",
-        "mpiexec on this machine",
-        engines=f"{_HERE}.mpi:MPIEngineSetLauncher",
+        engine_launcher=f"{_HERE}.mpi:MPIEngineSetLauncher",
         rank_processes=f"{_HERE}.mpi:MPIRankProcesses",
     ),
 )
-LAUNCHERS: dict[str, Launcher] = {launcher.name: launcher for launcher in _ALL}
+LAUNCHERS: dict[str, LauncherEntry] = {launcher.name: launcher for launcher in _ENTRIES}
 """
 Every launcher by its name, in the order in which messages list them.
 """
@@ -120,6 +113,6 @@ def rank_processes_of(
     """
     entry = LAUNCHERS[launcher]
     processes = load(entry.rank_processes)
-    if entry.is_ours:
+    if entry.is_supervised:
         return processes(supervisor, cluster, client, placement)
     return processes(supervisor, cluster, client, placement, launcher)

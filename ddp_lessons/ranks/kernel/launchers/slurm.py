@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ipyparallel.cluster.launcher import LauncherError
 
 from ddp_lessons.errors import RanksGone
-from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedRankProcesses
+from ddp_lessons.ranks.kernel.launchers.unsupervised import UnsupervisedRankProcesses
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.runtime_folder import open_private
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from ddp_lessons.ranks.system.placement import Placement
 
 
-class SlurmRankProcesses(LaunchedRankProcesses):
+class SlurmRankProcesses(UnsupervisedRankProcesses):
     """
     The processes of ranks in one Slurm job.
 
     Args:
-        supervisor, cluster, client, placement, launcher: The arguments of `LaunchedRankProcesses`.
+        supervisor, cluster, client, placement, launcher: The arguments of the base class.
     """
 
     _rank_from = "SLURM_PROCID"
@@ -149,7 +149,7 @@ class SlurmRankProcesses(LaunchedRankProcesses):
         if rank in self._steps:
             self._old_steps.append(self._steps.pop(rank))
         self._old_steps = [step for step in self._old_steps if step.poll() is None]
-        host = self._homes[rank]["host"]
+        host = self._host_infos[rank]["host"]
         environment = {**self._options()["environment"], **self._own_number(rank)}
         anew = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         log = open_private(self._supervisor.folder / f"step-{rank}.log", anew)

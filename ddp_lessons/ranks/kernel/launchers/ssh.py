@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ddp_lessons.errors import StartFailed
-from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedRankProcesses
+from ddp_lessons.ranks.kernel.launchers.unsupervised import UnsupervisedRankProcesses
 from ddp_lessons.ranks.system import clocks
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ddp_lessons.ranks.system.placement import Placement
 
 
-class SSHRankProcesses(LaunchedRankProcesses):
+class SSHRankProcesses(UnsupervisedRankProcesses):
     """
     The processes of ranks on the hosts of ipyparallel's SSHEngineSetLauncher.
 
@@ -33,7 +33,7 @@ class SSHRankProcesses(LaunchedRankProcesses):
     methods is always the setting's name.
 
     Args:
-        supervisor, cluster, client, placement, launcher: The arguments of `LaunchedRankProcesses`.
+        supervisor, cluster, client, placement, launcher: The arguments of the base class.
     """
 
     _rank_from = "RANK"  # hosts start at the same time, so the order of registration varies
@@ -70,7 +70,7 @@ class SSHRankProcesses(LaunchedRankProcesses):
         # A launcher cannot be matched to its rank before the engine has registered.
         return missing if any(launcher.has_ended for launcher in self._begun) else []
 
-    def _said(self) -> str:
+    def _engine_output(self) -> str:
         return "\n".join(launcher.get_output() for launcher in self._begun)
 
     def _next_step(self) -> str:
@@ -85,8 +85,9 @@ class SSHRankProcesses(LaunchedRankProcesses):
         The names of hosts that have lost all their ranks, and may be gone themselves.
         """
         dead = self.dead
-        living = {there["host"] for rank, there in self._homes.items() if rank not in dead}
-        return sorted({self._homes[rank]["host"] for rank in dead if rank in self._homes} - living)
+        hosts = {rank: there["host"] for rank, there in self._host_infos.items()}
+        living = {host for rank, host in hosts.items() if rank not in dead}
+        return sorted({hosts[rank] for rank in dead if rank in hosts} - living)
 
     def replace_dead(self) -> list[int]:
         """

@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 _LOG_LINES = 12
 
 
-class LaunchedRankProcesses(RankProcesses):
+class UnsupervisedRankProcesses(RankProcesses):
     """
     The processes of ranks that one of ipyparallel's launchers has started.
 
     Args:
         supervisor, cluster, client, placement: The arguments of `RankProcesses`.
-        launcher: Name of the launcher: "local", "mpi", "slurm" or "ssh".
+        launcher: Name of the launcher in the registry.
     """
 
     has_supervisor: bool = False
@@ -64,10 +64,10 @@ class LaunchedRankProcesses(RankProcesses):
     ) -> None:
         super().__init__(supervisor, cluster, client, placement)
         self._launcher = launcher
-        self._homes: dict[int, HostInfo] = {}  # of each rank
+        self._host_infos: dict[int, HostInfo] = {}  # of each rank
         # rank -> ipyparallel's launcher of its engine, if it has its own
         self._launchers: dict[int, EngineLauncher] = {}
-        self._here: Mapping[str, object] = {}
+        self._kernel_host: Mapping[str, object] = {}
         self._places: dict[int, tuple[int, int]] = {}  # rank -> (number on its host, ranks there)
         self._loss = ""
         self._replaced: set[int] = set()  # being replaced, perhaps since an earlier attempt
@@ -87,7 +87,7 @@ class LaunchedRankProcesses(RankProcesses):
             StartFailed: A rank did not start, or has other versions than this kernel.
         """
         super().launch(timeout_s)
-        self._ask_homes(self._ranks)
+        self._ask_host_infos(self._ranks)
 
     def _start(self, n: int, options: Mapping[str, object]) -> EngineLauncher:
         before = set(self._cluster.engines)
@@ -145,14 +145,14 @@ class LaunchedRankProcesses(RankProcesses):
         file = Path(self._cluster.controller.connection_files["engine"])
         return json.loads(file.read_text(encoding="utf-8"))["interface"] == f"tcp://{LOOPBACK}"
 
-    def _said(self) -> str:
+    def _engine_output(self) -> str:
         """
         Return the output of the engines; empty before they are started.
         """
         return "" if self._engine_set is None else self._engine_set.get_output()
 
     def _log_tail(self, ranks: Collection[int]) -> str:
-        lines = self._said().strip().splitlines()[-_LOG_LINES:]
+        lines = self._engine_output().strip().splitlines()[-_LOG_LINES:]
         return "".join(f"\n  {self._launcher}: {line}" for line in lines) + ("\n" if lines else "")
 
     def _ended_early(self, rank: int) -> bool:
@@ -160,9 +160,9 @@ class LaunchedRankProcesses(RankProcesses):
 
     # ---- where they are ----
 
-    def _ask_homes(self, ranks: Collection[int]) -> None:
+    def _ask_host_infos(self, ranks: Collection[int]) -> None:
         file = self._cluster.controller.connection_files["client"]
-        here = self._here = host_info(file)
+        here = self._kernel_host = host_info(file)
         time_limit = LoadAwareTimeout(clocks.HOME_S, self._startup_pids)
         found = ask_hosts_of_ranks(self._client, ranks, file, time_limit)
         if silent := [rank for rank in ranks if rank not in found]:
@@ -173,9 +173,9 @@ class LaunchedRankProcesses(RankProcesses):
             )
         for rank, there in found.items():
             self._check(rank, there, here)
-        self._homes.update(found)
+        self._host_infos.update(found)
         self._note_launchers(found)
-        count_ranks_by_host(self._client, self._homes, self._places, ranks)
+        count_ranks_by_host(self._client, self._host_infos, self._places, ranks)
 
     def _note_launchers(self, homes: Mapping[int, HostInfo]) -> None:
         # A launcher knows its process by its id, but a process on another host may have the same.
@@ -205,21 +205,21 @@ class LaunchedRankProcesses(RankProcesses):
         """
         Whether all ranks see the kernel's files.
         """
-        return all(there["sees_file"] for there in self._homes.values())
+        return all(there["sees_file"] for there in self._host_infos.values())
 
     @property
     def hosts(self) -> dict[int, str]:
         """
         {rank: name of its host}; empty if all ranks are on this machine.
         """
-        named = {rank: there["host"] for rank, there in self._homes.items()}
-        return {} if set(named.values()) <= {self._here.get("host")} else named
+        named = {rank: there["host"] for rank, there in self._host_infos.items()}
+        return {} if set(named.values()) <= {self._kernel_host.get("host")} else named
 
     def pid(self, rank: int) -> int | None:
         """
         Return a rank's process id on its host, even after its death; None if it is unknown.
         """
-        return self._homes[rank]["pid"] if rank in self._homes else None
+        return self._host_infos[rank]["pid"] if rank in self._host_infos else None
 
     # ---- deaths ----
 
@@ -251,7 +251,7 @@ class LaunchedRankProcesses(RankProcesses):
         End the processes of ranks that cannot be released, through each rank's `KernelNanny`.
         """
         ranks = [rank for rank in ranks if rank in self._client.ids]
-        self._given_up.update(self._homes[rank]["pid"] for rank in ranks)
+        self._given_up.update(self._host_infos[rank]["pid"] for rank in ranks)
         self._client.send_signal(signal.SIGKILL, targets=ranks, block=False)
 
     def resume(self, ranks: Collection[int]) -> None:
@@ -280,7 +280,7 @@ class LaunchedRankProcesses(RankProcesses):
         try:
             super().replace_dead()
             if self._replaced:
-                self._ask_homes(sorted(self._replaced))
+                self._ask_host_infos(sorted(self._replaced))
         except BaseException:  # Stop, or a fault: no new engine may register later
             for set_id in set(self._cluster.engines) - begun:
                 self._end(set_id)
