@@ -45,15 +45,15 @@ def _act(context, accumulate):
 
 def _judge(case_result):
     judge_trained(case_result)
-    weights = case_result.seen[0].kept["first"]
+    weights = case_result.seen[0].output["first"]
     window = window_of(case_result.case, weights)
     for rank, seen in enumerate(case_result.seen):
-        _judge_gradient(case_result, window, rank, seen.kept["gradient"], weights)
+        _judge_gradient(case_result, window, rank, seen.output["gradient"], weights)
     judge_talk(case_result, num_syncs=1)
     judge_left(case_result)
     fewer = fewer_of(case_result.case, weights)
     for rank, seen in enumerate(case_result.seen):
-        got, (expected, error) = seen.kept["again"], fewer.right()
+        got, (expected, error) = seen.output["again"], fewer.right()
         if got is None or not bool(((got.double() - expected).abs() <= error).all()):
             refuse_again(case_result, rank, got, expected)
 
@@ -111,6 +111,6 @@ accumulate = Task(
         "values": "Each micro-batch counts with 1/k of the mean of its loss.",
     },
     allowed=("all_reduce",),
-    returns=False,
+    must_return=False,
     warm_up=first_ddp,
 )

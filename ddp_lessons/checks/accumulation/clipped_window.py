@@ -64,11 +64,11 @@ def _act(context, clipped_window):
 
 def _judge(case_result):
     judge_trained(case_result)
-    kept = case_result.seen[0].kept
+    kept = case_result.seen[0].output
     window, limit = window_of(case_result.case, kept["first"]), kept["limit"]
     expected, slack, length, length_error = _clipped(window, limit, kept["first"].dtype)
     for rank, (seen, result) in enumerate(zip(case_result.seen, case_result.results, strict=True)):
-        got = seen.kept["gradient"]
+        got = seen.output["gradient"]
         if got is None:
             raise case_result.wrong("no-gradient", rank, fact="There is no gradient in .grad.")
         if not bool(((got.double() - expected).abs() <= slack).all()):
@@ -88,7 +88,7 @@ def _judge(case_result):
     judge_left(case_result)
     fewer = _clipped(fewer_of(case_result.case, kept["first"]), limit, kept["first"].dtype)
     for rank, seen in enumerate(case_result.seen):
-        _judge_later(case_result, rank, seen.kept, *fewer)
+        _judge_later(case_result, rank, seen.output, *fewer)
 
 
 def _judge_later(case_result, rank, kept, expected, slack, length, length_error):
@@ -160,7 +160,7 @@ def _clip_mistake(case_result, window, got, limit, rank):
     if found is None and is_parallel(got, whole):
         found = window.mistake(got, rank) or "scaled"
     if found is None:
-        weights = case_result.seen[0].kept["first"]
+        weights = case_result.seen[0].output["first"]
         other = met_by_all(case_result.case, weights, range(window.k), window)
         found = "shapes" if is_near(got, _clip(other, limit)) else window.mistake(got, rank)
     return found
@@ -194,7 +194,7 @@ def _draw(case_result):
     for seen, result, events in zip(
         case_result.seen, case_result.results, case_result.traces, strict=True
     ):
-        kept = seen.kept
+        kept = seen.output
         after = None if kept["gradient"] is None else kept["gradient"].norm()
         numbers = map(number_of, (result, kept["limit"], after))
         texts = ["no number" if number is None else f"{number:.2f}" for number in numbers]

@@ -123,7 +123,7 @@ def _judge_mean(case_result, seen, number, mean, totals, counts):
         fact = f"Call {number + 1}: a sum of losses is nan. What it returns is {numbers[rank]:g}."
         raise case_result.wrong("hidden", rank, fact=fact)
     mistake = _mean_mistake(case_result, seen, number, numbers[rank], totals, counts)
-    if math.isclose(seen.kept[number]["best"], mean, rel_tol=1e-5):
+    if math.isclose(seen.output[number]["best"], mean, rel_tol=1e-5):
         mistake = "fed-otherwise"
     elif any(are_right) and any(event.is_communication for event in seen.calls[number].events):
         mistake = "not-everywhere"
@@ -174,7 +174,7 @@ def _mean_mistake(case_result, seen, number, got, totals, counts):
         ("rounded", sum(map(round, totals)) / num_samples),
     ]
     own = [("alone", means[rank]), ("not-a-mean", totals[rank])]
-    if len({other.kept[number]["rate"] for other in case_result.seen}) == 1 and any(
+    if len({other.output[number]["rate"] for other in case_result.seen}) == 1 and any(
         event.is_communication for event in seen.calls[number].events
     ):
         own = [("rate-only", one) for _, one in own]
@@ -187,10 +187,10 @@ def _mean_mistake(case_result, seen, number, got, totals, counts):
 
 
 def _judge_schedule(case_result, seen, number, expected, totals):
-    got, rank = seen.kept[number], seen.rank
+    got, rank = seen.output[number], seen.rank
     if got == expected:
         return
-    others = {other.kept[number]["steps"] for other in case_result.seen}
+    others = {other.output[number]["steps"] for other in case_result.seen}
     fact = f"After call {number + 1}, the number of steps that the schedule made is {got['steps']}."
     if got["steps"] < number + 1:
         mistake = "one-steps" if len(others) > 1 else "not-stepped"
@@ -224,7 +224,7 @@ def _judge_message(case_result, rank, call):
 
 def _draw(case_result):
     names = [f"step {number + 1}" for number in range(NUM_STEPS)]
-    rates = [[f"{noted['rate']:g}" for noted in seen.kept] for seen in case_result.seen]
+    rates = [[f"{noted['rate']:g}" for noted in seen.output] for seen in case_result.seen]
     return holdings_picture(names, [dict(zip(names, row, strict=True)) for row in rates])
 
 

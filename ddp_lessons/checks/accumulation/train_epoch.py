@@ -54,24 +54,24 @@ def _judge(case_result):
     case = case_result.case
     num_batches, k = len(case["sizes"]), case["k"]
     places = [range(num_batches)[i : i + k] for i in range(0, num_batches, k)]
-    nums = [len(seen.kept["steps"]) for seen in case_result.seen]
+    nums = [len(seen.output["steps"]) for seen in case_result.seen]
     for rank, got in enumerate(nums):
         if got != NUM_EPOCHS * len(places):
             _judge_end(case_result, rank)
         _judge_num_steps(case_result, rank, got, NUM_EPOCHS * len(places), len(set(nums)) == 1)
     for number, part in enumerate(NUM_EPOCHS * places):
-        window = Window(case, case_result.seen[0].kept["steps"][number]["weights"], part, k)
+        window = Window(case, case_result.seen[0].output["steps"][number]["weights"], part, k)
         for rank in range(case.world_size):
             _judge_step(case_result, window, rank, number, part)
     judge_talk(case_result, num_syncs=NUM_EPOCHS * len(places))
     judge_left(case_result)
     for rank, seen in enumerate(case_result.seen):
-        _judge_optimizer(case_result, rank, seen.kept)
+        _judge_optimizer(case_result, rank, seen.output)
 
 
 def _judge_end(case_result, rank):
     # Refuse a window that begins at the end of one epoch and continues in the next.
-    sizes, kept = case_result.case["sizes"], case_result.seen[rank].kept
+    sizes, kept = case_result.case["sizes"], case_result.seen[rank].output
     for step in kept["steps"][kept["num_first"] :][:1]:
         places = _batches_of(step["samples"], sizes)
         if {0, len(sizes) - 1} <= set(places) and len(places) <= case_result.case["k"] < len(sizes):
@@ -116,7 +116,7 @@ def _judge_optimizer(case_result, rank, kept):
 
 
 def _judge_step(case_result, window, rank, number, places):
-    steps = case_result.seen[rank].kept["steps"]
+    steps = case_result.seen[rank].output["steps"]
     got, before = steps[number]["gradient"], steps[number - 1]["gradient"] if number else None
     num_steps = len(steps) // NUM_EPOCHS
     which = f"Step {number % num_steps + 1} of {num_steps} in epoch {number // num_steps}"
@@ -158,7 +158,7 @@ def _draw(case_result):
     steps = [
         [
             [rank + sample * num_ranks for sample in step["samples"]]
-            for step in seen.kept["steps"][: seen.kept["num_first"]]
+            for step in seen.output["steps"][: seen.output["num_first"]]
         ]
         for rank, seen in enumerate(case_result.seen)
     ]
@@ -215,6 +215,6 @@ train_epoch = Task(
         "has, and what each of them counts.",
     },
     allowed=("all_reduce",),
-    returns=False,
+    must_return=False,
     warm_up=first_ddp,
 )

@@ -62,7 +62,7 @@ def judge_trained(case_result):
     Refuse an answer that changes `requires_grad` of a parameter.
     """
     for rank, seen in enumerate(case_result.seen):
-        if seen.kept["left"]["trained"] != seen.kept["before"]["trained"]:
+        if seen.output["left"]["trained"] != seen.output["before"]["trained"]:
             fact = "After it, other parameters are trained than before it (requires_grad)."
             raise case_result.wrong("thawed", rank, fact=fact)
 
@@ -72,11 +72,11 @@ def judge_left(case_result):
     Refuse an answer that leaves the model changed, or that gives frozen parameters a gradient.
     """
     for rank, seen in enumerate(case_result.seen):
-        before, left = seen.kept["before"], seen.kept["left"]
+        before, left = seen.output["before"], seen.output["left"]
         if left["modes"] != before["modes"]:
             fact = "It leaves the model, or a part of it, in another mode (train or eval)."
             raise case_result.wrong("mode", rank, fact=fact)
-        if any(state["frozen gradients"] for state in (*seen.kept["steps"], left)):
+        if any(state["frozen gradients"] for state in (*seen.output["steps"], left)):
             raise case_result.wrong(
                 "frozen-gradient", rank, fact="A frozen parameter has a gradient."
             )
@@ -109,23 +109,23 @@ def judge_talk(case_result, num_syncs):
             raise case_result.wrong(
                 _name_cost(case_result, seen, events, num_syncs), rank, fact=fact
             )
-        most, one = seen.kept["peak_bytes"], seen.kept["one_bytes"]
+        most, one = seen.output["peak_bytes"], seen.output["one_bytes"]
         if most > MOST_HELD * one:
             times = f"{most / one:.1f} times the activations of one micro-batch"
             fact = f"Rank {rank} holds {times} at a time."
-            is_alone = not any(forward["is one of many"] for forward in seen.kept["forwards"])
-            num_samples = [len(forward["samples"]) for forward in seen.kept["forwards"]]
+            is_alone = not any(forward["is one of many"] for forward in seen.output["forwards"])
+            num_samples = [len(forward["samples"]) for forward in seen.output["forwards"]]
             if is_alone and max(num_samples, default=0) <= max(case_result.case["sizes"]):
                 fact += " Yet each forward is followed by its backward."
                 raise case_result.wrong("graph-kept", rank, fact=fact)
             raise case_result.wrong("memory", rank, fact=fact)
-        if not seen.kept["syncs"]:
+        if not seen.output["syncs"]:
             fact = "The model is left as in no_sync: it would never sync again."
             raise case_result.wrong("left-off", rank, fact=fact)
 
 
 def _name_cost(case_result, seen, events, num_syncs):
-    if any(one["forward"] and one["backward"] is False for one in seen.kept["forwards"]):
+    if any(one["forward"] and one["backward"] is False for one in seen.output["forwards"]):
         return first_known(case_result, "forward-outside", "cost")
     num_made = sum(event.is_communication and event.backward is not None for event in events)
     return "own-message" if num_made <= num_syncs else "cost"
@@ -146,7 +146,7 @@ def name_gradient(case_result, window, rank, got, weights, places):
     named = window.mistake(got, rank)
     if named is not None:
         return first_known(case_result, named)
-    if case_result.case.world_size > 1 and not case_result.names[rank]:
+    if case_result.case.world_size > 1 and not case_result.call_names[rank]:
         return "no-sync"  # no other mistake is possible: no rank made a call
     sizes = [case_result.case["sizes"][place] for place in places]
     alike = torch.ones_like(window.all()) * max(sizes) / sum(sizes) / window.num_ranks

@@ -93,7 +93,7 @@ def _wrong_gradients(view):
     # Yield each step with a wrong gradient: its number, the gradient, the one left in `.grad`
     # before, the right one, and its error.
     batches, num_terms = batches_of(view.case, view.rank), num_samples(view.case, view.rank)
-    for note in view.kept:
+    for note in view.output:
         left = note["left"]
         for place, step in enumerate(note["steps"]):
             got, weights = step["gradient"], step["before"].cpu()
@@ -120,7 +120,7 @@ def _goes_by_another(view):
 
 
 def _changes_the_rest(view):
-    for note in view.kept:
+    for note in view.output:
         if any(modes != note["modes"][0] for modes in note["modes"]):
             return "In a forward, the model or a part of it is in another mode than it was."
         for step, (left, found) in enumerate(pairwise(note["steps"]), start=1):
@@ -133,7 +133,7 @@ def _moments(view):
     # Yield for each step whether ranks should meet after it, and the weights before and after then.
     last = view.case["batches"]
     for number in range(NUM_CALLS):
-        notes = [seen.kept[number] for seen in view.case_result.seen]
+        notes = [seen.output[number] for seen in view.case_result.seen]
         for step in range(1, last + 1):
             rows = [note["steps"][step - 1]["after"] for note in notes]
             found = [note["last"] for note in notes]
@@ -181,7 +181,10 @@ def _differs_in_bits(view):
 
 
 def _costs(view):
-    most, num_bytes = -(-view.case["batches"] // view.case["every"]), view.kept[0]["last"].nbytes
+    most, num_bytes = (
+        -(-view.case["batches"] // view.case["every"]),
+        view.output[0]["last"].nbytes,
+    )
     for call in view.seen.calls:
         sent = [event.input_bytes for event in call.events if event.is_communication]
         if len(sent) > most:
@@ -192,7 +195,7 @@ def _costs(view):
 
 
 def _draw(case_result):
-    kept = [seen.kept[0] for seen in case_result.seen]
+    kept = [seen.output[0] for seen in case_result.seen]
     names = ["start", *(f"step {step + 1}" for step in range(case_result.case["batches"]))]
     rows = []
     for one in kept:
@@ -224,7 +227,7 @@ local_sgd = Task(
             "num-steps",
             "One step of the optimizer for each batch, also for those that are left over.",
             "It makes another number of steps of the optimizer than there are batches.",
-            shows=lambda view: any(len(n["steps"]) != view.case["batches"] for n in view.kept),
+            shows=lambda view: any(len(n["steps"]) != view.case["batches"] for n in view.output),
         ),
         Mistake(
             "not-zeroed",
@@ -292,7 +295,7 @@ local_sgd = Task(
             "autograd watches are changed under torch.no_grad().",
         ),
     ),
-    returns=False,
+    must_return=False,
     in_place=True,
     may_mutate=("weights", "grad", "momentum"),
     warm_up=first_ddp,

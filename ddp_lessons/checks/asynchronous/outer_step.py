@@ -75,9 +75,9 @@ def _momentum(outer, common):
 
 def _judge(case_result):
     for number in range(NUM_ROUNDS):
-        notes = [seen.kept[number] for seen in case_result.seen]
+        notes = [seen.output[number] for seen in case_result.seen]
         for rank, seen in enumerate(case_result.seen):
-            before = seen.kept[number - 1]["common after"] if number else notes[rank]["common"]
+            before = seen.output[number - 1]["common after"] if number else notes[rank]["common"]
             if not torch.equal(notes[rank]["common"], before):
                 fact = f"While ranks trained alone before round {number + 1}, the outer "
                 fact += "parameters moved, too."
@@ -172,7 +172,7 @@ def _name_step(case_result, number, rank, notes, rows):
         ("weights-for-gradient", common.double() - mean, momentum),
     ]
     if number:
-        before = [seen.kept[number - 1] for seen in case_result.seen]
+        before = [seen.output[number - 1] for seen in case_result.seen]
         tried.append(("added-up", mean + _mean_difference(before)[0], momentum))
     plain, slack = _stepped(case, common, momentum, mean, 2 * error, looks_ahead=False)
     if is_within(got, plain, slack):
@@ -202,11 +202,11 @@ def _name_step(case_result, number, rank, notes, rows):
 
 def _draw(case_result):
     names = ["start"]
-    rows = [{"start": f"{seen.kept[0]['common'][0]:.2f}"} for seen in case_result.seen]
+    rows = [{"start": f"{seen.output[0]['common'][0]:.2f}"} for seen in case_result.seen]
     for number in range(NUM_ROUNDS):
         names += [f"alone {number + 1}", f"outer {number + 1}"]
         for row, seen in zip(rows, case_result.seen, strict=True):
-            note = seen.kept[number]
+            note = seen.output[number]
             row[f"alone {number + 1}"] = f"{note['local'][0]:.2f}"
             row[f"outer {number + 1}"] = f"{note['weights'][0]:.2f}"
     return holdings_picture(names, rows)
@@ -266,7 +266,7 @@ outer_step = Task(
         "values": "Take one parameter of one number and two ranks, and go through a round with a "
         "pencil.",
     },
-    returns=False,
+    must_return=False,
     in_place=True,
     may_mutate=("weights", "grad", "momentum"),
     warm_up=first_ddp,

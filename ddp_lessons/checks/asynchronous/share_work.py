@@ -63,7 +63,7 @@ def _in_a_call(fact_of):
     """
 
     def shows(view):
-        calls = zip(*(seen.kept for seen in view.case_result.seen), strict=True)
+        calls = zip(*(seen.output for seen in view.case_result.seen), strict=True)
         return next(filter(None, (fact_of(view, kept) for kept in calls)), "")
 
     return shows
@@ -75,7 +75,7 @@ def _is_no_list(view):
 
 
 def _returns_other_results(view):
-    for call, kept in zip(view.seen.calls, view.kept, strict=True):
+    for call, kept in zip(view.seen.calls, view.output, strict=True):
         told = [
             tuple(map(int, one)) if isinstance(one, torch.Tensor) else one for one in call.result
         ]
@@ -179,7 +179,7 @@ def _draw(case_result):
     names = ["own items", "done here, as rank.number"]
     rows = []
     for size, seen in zip(case_result.case["sizes"], case_result.seen, strict=True):
-        told = " ".join(f"{owner}.{number}" for owner, number in seen.kept[0]["done"])
+        told = " ".join(f"{owner}.{number}" for owner, number in seen.output[0]["done"])
         rows.append(dict(zip(names, [str(size), told], strict=True)))
     return holdings_picture(names, rows)
 

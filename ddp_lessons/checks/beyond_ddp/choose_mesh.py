@@ -181,5 +181,5 @@ choose_mesh = Task(
         "values": "Print the four parts of a step, and compare each with the text.",
     },
     allowed=(),
-    returns=False,
+    must_return=False,
 )

@@ -141,15 +141,15 @@ def _judge(case_result):
 
 def _judge_parts(case_result, seen):
     case, rank = case_result.case, seen.rank
-    fault = _fault_of(case, rank, seen.kept["parts"])
+    fault = _fault_of(case, rank, seen.output["parts"])
     if fault:
         mistake, fact, both = fault
         raise case_result.wrong(mistake, rank, fact=fact, **both)
     _, line = line_of(case, rank)
-    if not seen.kept["trained"]:
+    if not seen.output["trained"]:
         fact = "Its parameters() are not these four: an optimizer would train something else."
         raise case_result.wrong("not-trained", rank, fact=fact)
-    held, parts = seen.kept["held"], share_bytes(case, len(line))
+    held, parts = seen.output["held"], share_bytes(case, len(line))
     if held > _most_held(case, rank):
         fact = (
             f"Its parts have {parts} bytes. It keeps {held} bytes of tensors alive, when first and "
@@ -182,7 +182,7 @@ def _wholes(case, number):
 def _judge_calls(case_result, seen, run, kind):
     case, rank = case_result.case, seen.rank
     _, line = line_of(case, rank)
-    calls = seen.kept["runs"][run][kind]
+    calls = seen.output["runs"][run][kind]
     is_asked = kind == "forward" or run == 0
     if not calls and (not is_asked or len(line) == 1):
         return
@@ -209,7 +209,7 @@ def _judge_calls(case_result, seen, run, kind):
 def _judge_output(case_result, seen, run):
     case, rank = case_result.case, seen.rank
     number, line = line_of(case, rank)
-    got, right = seen.kept["runs"][run]["y"], one_process(case, number, run)["y"]
+    got, right = seen.output["runs"][run]["y"], one_process(case, number, run)["y"]
     mistake = "values"
     if isinstance(got, torch.Tensor) and got.shape == right.shape:
         bias = _wholes(case, number)["row.bias"]
@@ -221,7 +221,7 @@ def _judge_output(case_result, seen, run):
             known |= {"averaged": next((one for one in means if near(got, one)), means[0])}
         mistake = next((name for name, one in known.items() if near(got, one)), mistake)
     case_result.expect(rank, got, right, torch.full(right.shape, MOST_OFF), mistake=mistake)
-    if not seen.kept["runs"][run]["grads"]:
+    if not seen.output["runs"][run]["grads"]:
         fact = "Its output has no gradient function: no backward can go through it."
         raise case_result.wrong("no-gradient", rank, fact=fact)
 
@@ -231,7 +231,7 @@ def _judge_gradients(case_result, seen, run):
     number, line = line_of(case, rank)
     whole = one_process(case, number, run)
     for name in (*NAMES, "x.grad"):
-        got, right = seen.kept["runs"][run]["grads"][name], whole[name]
+        got, right = seen.output["runs"][run]["grads"][name], whole[name]
         if name == "x.grad" and run > 0:
             continue
         told = "The input's gradient" if name == "x.grad" else f"The gradient of {name}"
@@ -240,7 +240,7 @@ def _judge_gradients(case_result, seen, run):
         if name != "x.grad":
             right = part_of(name, right, line.index(rank), len(line))
         if got is None or got.shape != right.shape or not near(got, right):
-            tables = [one.kept["runs"][run]["grads"] for one in case_result.seen]
+            tables = [one.output["runs"][run]["grads"] for one in case_result.seen]
             mistake = gradient_mistake(case, tables, rank, name, right, whole[name])
             both = {"got": got, "expected": right}
             fact = f"{told} is not that of one process."
@@ -252,8 +252,8 @@ def _draw(case_result):
     whole = sum(part.nbytes for part in _wholes(case_result.case, 0).values())
     rows = []
     for seen in case_result.seen:
-        shapes = [str(tuple(seen.kept["parts"][name].shape)) for name in names[:2]]
-        rows.append(dict(zip(names, [*shapes, seen.kept["held"], whole], strict=True)))
+        shapes = [str(tuple(seen.output["parts"][name].shape)) for name in names[:2]]
+        rows.append(dict(zip(names, [*shapes, seen.output["held"], whole], strict=True)))
     return holdings_picture(names, rows)
 
 
@@ -314,6 +314,6 @@ ParallelPair = Task(
         "values": "Take two hidden numbers, two ranks and one output, and go through it with a "
         "pencil.",
     },
-    returns=False,
+    must_return=False,
     warm_up=import_compiler,
 )

@@ -121,13 +121,16 @@ def _gives(*ways):
 
 
 def _keeps_more(view):
-    num, most = sum(size for size, _ in view.kept["sizes"]), _most_rows(view.case) * view.case["in"]
+    num, most = (
+        sum(size for size, _ in view.output["sizes"]),
+        _most_rows(view.case) * view.case["in"],
+    )
     return num > most and f"parameters() have {num} numbers; a part is {most} at most."
 
 
 def _holds(what, share):
     def shows(view):
-        for when, num_bytes in view.kept[what].items():
+        for when, num_bytes in view.output[what].items():
             if num_bytes > _most_alive(view.case, share):
                 fact = f"{when}, {num_bytes} bytes are alive besides parts, samples and output. "
                 return f"{fact}The whole weight has {_num_bytes(view.case, view.case['out'])}."
@@ -150,7 +153,7 @@ def _costs(view):
 
 def _draw(case_result):
     case, names, rows = case_result.case, ("more after forward", "more after backward"), []
-    for kept in (seen.kept for seen in case_result.seen):
+    for kept in (seen.output for seen in case_result.seen):
         own = sum(num for num, _ in kept["sizes"])
         more = [num_bytes // _num_bytes(case, 1) for num_bytes in kept["alive"].values()]
         rows.append({"kept": f"{own} of {case['out'] * case['in']}"})
@@ -177,14 +180,14 @@ ShardedLinear = Task(
         "g @ whole(part, ctx.shape), row / w, None.",
     ),
     expected=Expected(
-        plain_run, lambda case, rank: slack_of(case), gave=lambda view: view.kept["values"]
+        plain_run, lambda case, rank: slack_of(case), gave=lambda view: view.output["values"]
     ),
     mistakes=(
         Mistake(
             "no-parameters",
             "Keep this rank's part as a torch.nn.Parameter of the module.",
             "parameters() has nothing that an optimizer could train.",
-            shows=lambda view: not any(trained for _, trained in view.kept["sizes"]),
+            shows=lambda view: not any(trained for _, trained in view.output["sizes"]),
         ),
         Mistake(
             "whole-parameters",
@@ -202,7 +205,7 @@ ShardedLinear = Task(
             "Autograd must find a way from the output to the part, by operations that it knows or "
             "by a torch.autograd.Function, and backward must leave a gradient there, also where x "
             "needs none.",
-            shows=lambda view: view.kept.get("lacks"),
+            shows=lambda view: view.output.get("lacks"),
         ),
         Mistake(
             "input-gradient",

@@ -98,7 +98,7 @@ def _judge_held(case_result, table):
     for stage, row in enumerate(table):
         held, may_hold = most_alive(row), min(len(table) - stage, num_microbatches)
         if len(table) == case_result.case.world_size:
-            held = case_result.seen[stage].kept  # the number that the ranks counted
+            held = case_result.seen[stage].output  # the number that the ranks counted
         if held > may_hold:
             is_gpipe = len(table) > 1 and all(most_alive(row) == num_microbatches for row in table)
             fact = (

@@ -115,8 +115,8 @@ def _without_zeros(state):
 
 def _judge(case_result):
     for rank, seen in enumerate(case_result.seen):
-        _judge_restored(case_result, rank, seen.kept)
-    for rank, kept in enumerate(seen.kept for seen in case_result.seen):
+        _judge_restored(case_result, rank, seen.output)
+    for rank, kept in enumerate(seen.output for seen in case_result.seen):
         if not (kept["seen"] and equal(kept["right"], kept["ended"])):
             both = {"got": kept["ended"], "expected": kept["right"]}
             fact = f"{_new_ones(kept['new'])}After {_STEPS_AFTER} more steps the weights differ."
@@ -158,7 +158,7 @@ def _judge_restored(case_result, rank, kept):
         raise case_result.wrong("weights", rank, fact=fact)
     if set(differ) >= {"optimizer", "schedule", "place", "noise"}:
         raise case_result.wrong("weights-only", rank, fact=fact)
-    others = [seen.kept["saved"]["noise"] for seen in case_result.seen]
+    others = [seen.output["saved"]["noise"] for seen in case_result.seen]
     if "noise" in differ and rank and equal(restored["noise"], others[0]):
         raise case_result.wrong("other-rank", rank, fact="This rank got the noise of rank 0.")
     if differ:
@@ -168,7 +168,7 @@ def _judge_restored(case_result, rank, kept):
 def _draw(case_result):
     rows = []
     for seen in case_result.seen:
-        parts = seen.kept["restored"]
+        parts = seen.output["restored"]
         rng = torch.Generator()
         rng.set_state(parts["noise"])
         state, epoch = parts["place"]

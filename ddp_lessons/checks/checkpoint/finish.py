@@ -125,7 +125,7 @@ def _draw(case_result):
     for seen in case_result.seen:
         spans, now = [], 0
         for name in ("killed", "resumed"):
-            life = seen.kept["lives"][name]
+            life = seen.output["lives"][name]
             saved = {step for _, step in life["saves"]}
             for step in life["steps"]:
                 spans.append(("compute", now, now + 2, f"step {step['number']}"))
@@ -165,7 +165,7 @@ finish = Task(
             "input-changed",
             "Leave the list of batches as it is: a slice is a list of its own.",
             "It leaves the list of batches changed.",
-            shows=lambda view: view.kept["is changed"],
+            shows=lambda view: view.output["is changed"],
         ),
         Mistake(
             "count",
@@ -241,5 +241,5 @@ finish = Task(
         ),
     ),
     in_place=True,
-    returns=False,
+    must_return=False,
 )

@@ -16,7 +16,7 @@ def _lives(view):
     """
     Yield for each life of this rank its name, its notes, and the steps that it should make.
     """
-    killed_in, lives = view.case["killed in step"], view.kept["lives"]
+    killed_in, lives = view.case["killed in step"], view.output["lives"]
     done = (killed_in - 1) // EVERY * EVERY
     if "killed" in lives:
         yield "Without a kill", lives["whole"], [*range(1, NUM_STEPS + 1)]
@@ -31,7 +31,7 @@ def _first_fault(view):
 
     A fault in a later life may be a consequence of this one.
     """
-    kept = view.kept
+    kept = view.output
     if "fault" not in kept:
         facts = (
             (fact_of, f"{when}: {fact}")
@@ -122,7 +122,7 @@ def takes_other_share(view, life, expected):
 
 
 def _gradients(view, life):
-    first = view.case_result.seen[0].kept
+    first = view.case_result.seen[0].output
     right = first.setdefault("right", RightGradients(first))  # ranks share it
     for step in life["steps"]:
         yield step["number"], step["gradient"].double(), *right.of(step)
@@ -187,7 +187,7 @@ def _differs_in_bits(view):
     """
     Return a fact if two runs with equally many ranks have other weights at a step before a kill.
     """
-    lives = view.kept["lives"]
+    lives = view.output["lives"]
     pairs = zip(lives.get("killed", {"steps": []})["steps"], lives["whole"]["steps"], strict=False)
     for step, other in pairs:
         if not equal(step["weights"], other["weights"]):
@@ -204,7 +204,7 @@ def restores_otherwise(view):
     """
     if _differs_in_bits(view):
         return ""  # the restored state may be right then
-    lives = view.kept["lives"]
+    lives = view.output["lives"]
     done = (view.case["killed in step"] - 1) // EVERY * EVERY
     for part in ("weights", "optimizer"):
         if not equal(lives["resumed"]["steps"][0][part], lives["whole"]["steps"][done][part]):
@@ -226,7 +226,7 @@ def goes_on_otherwise(view):
                     f"{when}: in step {step['number']}, the weights are not moved as run.optimizer "
                     "was made to move them."
                 )
-    lives = view.kept["lives"]
+    lives = view.output["lives"]
     if "killed" in lives and not equal(lives["resumed"]["end"], lives["whole"]["end"]):
         end = "As many ranks as before, and the last bits differ from a run without a kill."
         return _differs_in_bits(view) or end

@@ -78,7 +78,7 @@ def _numbers_of_rows(view):
     """
     Return for each row of own the number of that row in the whole tensor, or -1 for no such row.
     """
-    same = (view.kept["filled"][:, None] == _rows_of(view.case)).all(-1)  # (k, num_rows)
+    same = (view.output["filled"][:, None] == _rows_of(view.case)).all(-1)  # (k, num_rows)
     return torch.where(same.any(1), same.int().argmax(1), -1)
 
 
@@ -88,12 +88,13 @@ def _own_numbers(case, rank):
 
 def _adds(view):
     return view.is_off and torch.equal(
-        view.kept["filled"] - _BEFORE, _rows_of(view.case)[slice(*_own_part(view.case, view.rank))]
+        view.output["filled"] - _BEFORE,
+        _rows_of(view.case)[slice(*_own_part(view.case, view.rank))],
     )
 
 
 def _fills_nothing(view):
-    filled = [seen.kept["filled"] for seen in view.case_result.seen]
+    filled = [seen.output["filled"] for seen in view.case_result.seen]
     return view.is_off and all((one == _BEFORE).all() for one in filled)
 
 
@@ -101,7 +102,7 @@ def _splits_otherwise(view):
     """
     Tell whether the ranks' rows are contiguous blocks that begin at other rows than the right ones.
     """
-    blocks = [sorted(seen.kept["reads"]) for seen in view.case_result.seen]
+    blocks = [sorted(seen.output["reads"]) for seen in view.case_result.seen]
     ends = [(rows[0][0], rows[-1][1]) for rows in blocks if rows]
     cuts = {_own_part(view.case, rank)[0] for rank in range(view.case.world_size)}
     starts_elsewhere = any(low not in cuts for low, _ in ends)
@@ -115,7 +116,7 @@ def _splits_otherwise(view):
 
 def _reads_otherwise(view):
     begin, end = _own_part(view.case, view.rank)
-    num_read = sum(stop - start for start, stop in view.kept["reads"])
+    num_read = sum(stop - start for start, stop in view.output["reads"])
     if num_read == end - begin:
         return ""
     return f"The rows are right, but it reads {num_read}; {end - begin} are its own."
@@ -123,7 +124,7 @@ def _reads_otherwise(view):
 
 def _fills_old_rows(view):
     rows = _rows_of(view.case)[slice(*_own_part(view.case, view.rank))]
-    return not torch.equal(view.kept["other"], -rows)
+    return not torch.equal(view.output["other"], -rows)
 
 
 def _draw(case_result):
@@ -132,7 +133,7 @@ def _draw(case_result):
         saved.append((rank, start, start + length))
         start += length
     loaded = [
-        (seen.rank, *rows) for seen in case_result.seen for rows in sorted(seen.kept["reads"])
+        (seen.rank, *rows) for seen in case_result.seen for rows in sorted(seen.output["reads"])
     ]
     return shards_picture({"weight": case["rows"]}, {"weight": saved}, {"weight": loaded})
 
@@ -228,5 +229,5 @@ reshard = Task(
     ),
     allowed=(),
     in_place=True,
-    returns=False,
+    must_return=False,
 )

@@ -100,7 +100,7 @@ def _fault_of_the_next(context, save, path):
 
 
 def _writes_elsewhere(view):
-    if view.rank and (view.kept["num_saves"] or view.kept["num_moves"]):
+    if view.rank and (view.output["num_saves"] or view.output["num_moves"]):
         return f"Rank {view.rank} writes a file, or gives one the name."
     return ""
 
@@ -109,7 +109,7 @@ def _at_rank_0(shows):
     """
     Return a function of a View that applies `shows` to rank 0's notes, and is "" for other ranks.
     """
-    return lambda view: "" if view.rank else shows(view.kept)
+    return lambda view: "" if view.rank else shows(view.output)
 
 
 def _saves_nothing(kept):
@@ -151,7 +151,7 @@ def _waits_too_little(view):
     """
     Return a fact if this rank may return before rank 0 has given the file its name.
     """
-    replaced_ns, told = view.case_result.seen[0].kept["versions"][-1][0], {0}
+    replaced_ns, told = view.case_result.seen[0].output["versions"][-1][0], {0}
     for met in match(view.case_result.traces):
         own = met.get(0)
         if own is None or own.start_ns < replaced_ns or own.is_receive:
@@ -170,12 +170,12 @@ def _unsealed(found):
 
 
 def _draw(case_result):
-    old, new = (case_result.seen[0].kept["versions"][place][1] for place in (0, -1))
+    old, new = (case_result.seen[0].output["versions"][place][1] for place in (0, -1))
     words = {old: "step 1", None: "nothing", new: "step 2"}
-    left = dict.fromkeys(words[content] for _, content in case_result.seen[0].kept["versions"])
+    left = dict.fromkeys(words[content] for _, content in case_result.seen[0].output["versions"])
     both = {"file before": words[old], "after a kill": " or ".join(left)}
     rows = [
-        both | {"on return": f"step {_unsealed(seen.kept['found'])['step']}"}
+        both | {"on return": f"step {_unsealed(seen.output['found'])['step']}"}
         for seen in case_result.seen
     ]
     return holdings_picture(["file before", "after a kill", "on return"], rows)
@@ -223,7 +223,8 @@ save = Task(
             "The file must hold what rank 0 was given, as torch.save writes it.",
             "What torch.load finds in the file is not the state of rank 0.",
             shows=lambda view: (
-                not view.rank and not equal(_unsealed(view.kept["found"]), _state(view.case, 0, 2))
+                not view.rank
+                and not equal(_unsealed(view.output["found"]), _state(view.case, 0, 2))
             ),
         ),
         Mistake(
@@ -269,5 +270,5 @@ save = Task(
             "Only one rank may touch the new file: it is gone when it has been renamed.",
         ),
     ),
-    returns=False,
+    must_return=False,
 )

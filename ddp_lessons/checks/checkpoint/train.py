@@ -47,7 +47,7 @@ def _act(context, train):
 
 def _judge(case_result):
     for rank, seen in enumerate(case_result.seen):
-        _judge_lives(case_result, rank, **seen.kept)
+        _judge_lives(case_result, rank, **seen.output)
 
 
 def _judge_lives(case_result, rank, right, weights, lives):
@@ -131,7 +131,7 @@ def _draw(case_result):
     num_epochs, rows = case_result.case["epochs"], []
     for seen in case_result.seen:
         kept, done = [], 0
-        for life in seen.kept["lives"]:
+        for life in seen.output["lives"]:
             steps = kept[:done] + life["seen"]
             kept, done = steps, max([done, *life["saves"]])
         rows.append([batch for epoch, batch in kept if epoch == num_epochs - 1])
@@ -188,5 +188,5 @@ train = Task(
         "saves-dead": "A kill asks nobody: no except and no finally runs. Save while all is well.",
         "deadlock": "saves.save and saves.load are collective: every rank must call them.",
     },
-    returns=False,
+    must_return=False,
 )

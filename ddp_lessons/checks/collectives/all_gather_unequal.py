@@ -8,7 +8,12 @@ import torch
 
 from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT, call, full_numbers, refuse_lost_digits
+from ddp_lessons.checks.kit.fixtures.lost_digits import (
+    KEPT_HINT,
+    call_once_or_twice,
+    full_numbers,
+    refuse_lost_digits,
+)
 from ddp_lessons.checks.kit.fixtures.message_rounds import sending_device
 from ddp_lessons.pictures import collective_picture
 
@@ -38,7 +43,9 @@ def _act(context, all_gather_unequal):
             return  # a rank cannot know the other lengths
         context.calls.clear()
     length = context["lengths"][context.rank]
-    call(context, all_gather_unequal, lambda case: [_numbers_of_length(context, case, length)])
+    call_once_or_twice(
+        context, all_gather_unequal, lambda case: [_numbers_of_length(context, case, length)]
+    )
 
 
 def _numbers_of_length(context, case, length):
@@ -60,7 +67,7 @@ def _judge(case_result):
             refuse_lost_digits(case_result, rank, part, expected, [expected])
             case_result.expect(rank, part, expected)
     longest = max(tensor.nbytes for tensor in tensors)
-    if len(tensors) > 1 and longest and len(case_result.names[0]) < 2:
+    if len(tensors) > 1 and longest and len(case_result.call_names[0]) < 2:
         fact = "It makes one collective only. It takes two: for the lengths, and for the tensors."
         raise case_result.wrong("no-lengths", 0, fact=fact)
     most_bytes, dtype = _NUMBER_BYTES + longest, case_result.case["dtype"]
@@ -159,7 +166,7 @@ all_gather_unequal = Task(
         "order": "Part r is rank r's tensor: all_gather keeps the order of the ranks.",
         "objects": "Send the numbers, and nothing else. A pickled object is longer than its "
         "numbers: gather tensors.",
-        "kept": KEPT,
+        "kept": KEPT_HINT,
         "cost": "Gather the lengths once, and the tensors once.",
         "wide-length": "A length is one number a rank, and int64 is wide enough for it.",
         "too-wide": "Fill up to the longest tensor that there is, and not further.",

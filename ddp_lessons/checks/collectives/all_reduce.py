@@ -8,7 +8,11 @@ import torch
 
 from ddp_lessons.checks.collectives.tensors import tensor_of
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT, call, refuse_lost_digits
+from ddp_lessons.checks.kit.fixtures.lost_digits import (
+    KEPT_HINT,
+    call_once_or_twice,
+    refuse_lost_digits,
+)
 from ddp_lessons.pictures import collective_picture
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 
@@ -24,7 +28,9 @@ def _cases(draw):
 
 
 def _act(context, all_reduce):
-    call(context, all_reduce, lambda case: [tensor_of(case, context.rank).to(context.device)])
+    call_once_or_twice(
+        context, all_reduce, lambda case: [tensor_of(case, context.rank).to(context.device)]
+    )
 
 
 def _judge(case_result):
@@ -36,7 +42,7 @@ def _judge(case_result):
             _name_the_mistake(case_result, rank, got, tensors, total)
         refuse_lost_digits(case_result, rank, got, total, tensors)
         case_result.expect(rank, got, total)
-    for rank, names in enumerate(case_result.names):
+    for rank, names in enumerate(case_result.call_names):
         if len(names) > 2:
             fact = f"The sum is right, but it took {len(names)} collectives; 2 are enough."
             raise case_result.wrong("cost", rank, fact=fact)
@@ -95,7 +101,7 @@ all_reduce = Task(
         "average": "The sum is asked for. Leave it to the caller to divide.",
         "twice": "reduce adds the numbers of rank dst, too: what it leaves there is the whole sum.",
         "digits": "Add and send in the dtype of the tensor: another one may not hold its numbers.",
-        "kept": KEPT,
+        "kept": KEPT_HINT,
         "raised": "A line that is named is yours. Think of one rank alone, and of tensors of one "
         "number, or of none.",
         "cost": "One reduce, to any rank, and one broadcast from there.",

@@ -6,7 +6,7 @@ On each rank: `_act`. In the kernel: the rest.
 
 from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE, MUST_FIT, tensor_of
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
-from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT, is_nearly
+from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT_HINT, is_nearly
 from ddp_lessons.checks.kit.fixtures.message_rounds import rounds_of_sends, sending_device
 from ddp_lessons.checks.kit.fixtures.watched_calls import EARLY_USE, call_watched
 from ddp_lessons.pictures import steps_picture
@@ -42,7 +42,10 @@ def _loses_digits(view):
 
 
 def _sends_too_often(view):
-    num_sent, w = sum(names.count("send") for names in view.case_result.names), view.case.world_size
+    num_sent, w = (
+        sum(names.count("send") for names in view.case_result.call_names),
+        view.case.world_size,
+    )
     if view.rank or num_sent < w:
         return ""
     return f"All have it, but it took {num_sent} messages; {w - 1} are enough."
@@ -58,7 +61,7 @@ def _fact_of_rounds(view):
 
 
 def _sends_to_all(view):
-    return view.case_result.names[view.rank].count("send") == view.case.world_size - 1
+    return view.case_result.call_names[view.rank].count("send") == view.case.world_size - 1
 
 
 def _draw(case_result):
@@ -130,7 +133,7 @@ broadcast = Task(
             "Let every rank that has it send in every round, until all have it.",
             shows=_fact_of_rounds,
         ),
-        Mistake("kept", KEPT),
+        Mistake("kept", KEPT_HINT),
         Mistake(
             "input-changed",
             "Leave the argument as it is: got = tensor.clone() comes first.",

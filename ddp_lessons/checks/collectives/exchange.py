@@ -6,7 +6,7 @@ On each rank: `_act`. In the kernel: the rest.
 
 from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE, MUST_FIT, tensor_of
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT, refuse_lost_digits
+from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT_HINT, refuse_lost_digits
 from ddp_lessons.checks.kit.fixtures.message_rounds import (
     rounds_in_turns,
     rounds_of_sends,
@@ -48,7 +48,7 @@ def _judge(case_result):
         refuse_lost_digits(case_result, rank, got, tensors[rank - 1], [tensors[rank - 1]])
         case_result.expect(rank, got, tensors[rank - 1])
     most = 1 if w > 1 else 0
-    for rank, names in enumerate(case_result.names):
+    for rank, names in enumerate(case_result.call_names):
         num_sent = names.count("send")
         if num_sent > most:
             fact = f"What came is right, but it sends {num_sent} messages; {most} is enough."
@@ -102,7 +102,7 @@ exchange = Task(
         "input-changed": "Receive into a tensor of its own: torch.empty_like(tensor).",
         "digits": IN_ITS_DTYPE,
         "turns": "All can send at the same time: isend and irecv start without waiting.",
-        "kept": KEPT,
+        "kept": KEPT_HINT,
         "cost": "Send the whole tensor in one message. How large it is does not matter.",
         "forbidden": "Use send, recv, isend and irecv: each tensor goes to one rank only.",
         "raised": _IN_A_CIRCLE + " A tensor may have 0 numbers: then recv must be told its src.",

@@ -85,12 +85,12 @@ def _judge(case_result):
             _name_the_branch(case_result, rank, shaped, expected, counts)
     _, expected = _counts_and_lists(_later_uses(case_result.case.world_size), num_before)
     for rank, seen in enumerate(case_result.seen):
-        got = seen.kept["again"]
+        got = seen.output["again"]
         if _two_lists(got) != expected:
             fact = "Called once more, with another model and loss, it returns other names."
             raise case_result.wrong("kept", rank, got=got, expected=expected, fact=fact)
     for rank, seen in enumerate(case_result.seen):
-        gradients = seen.kept["gradients"]
+        gradients = seen.output["gradients"]
         if any(one is None or not bool((one == 1).all()) for one in gradients):
             fact = "The lists are right, but gradients of an earlier step are not as they were."
             raise case_result.wrong("gradients", rank, fact=fact)

@@ -153,15 +153,15 @@ def _costs(view):
     num_bytes, most = sum(e.input_bytes for e in sent), _HALF_BYTES * num_numbers
     if num_bytes > most:
         return f"{num_bytes} bytes went into its calls; {most} are enough."
-    if len(sent) > view.kept["num_buckets"]:
-        return f"It made {len(sent)} calls for {view.kept['num_buckets']} buckets."
+    if len(sent) > view.output["num_buckets"]:
+        return f"It made {len(sent)} calls for {view.output['num_buckets']} buckets."
     return ""
 
 
 def _waits(view):
-    if view.kept["num_early"]:
+    if view.output["num_early"]:
         return "Its future was done before the last rank had sent anything."
-    if view.kept["num_stuck"]:
+    if view.output["num_stuck"]:
         return "It came late to a bucket, and another rank did not leave its hook before it came."
     return ""
 
@@ -200,8 +200,8 @@ half_hook = Task(
             "A hook returns a torch.futures.Future. The handle of an asynchronous call has "
             "get_future().",
             shows=lambda view: (
-                view.kept["kinds"]
-                and f"The hook returned no future, but a {view.kept['kinds'][0]}."
+                view.output["kinds"]
+                and f"The hook returned no future, but a {view.output['kinds'][0]}."
             ),
         ),
         Mistake(
@@ -215,7 +215,7 @@ half_hook = Task(
             "view",
             "Make the target a new tensor. The average overwrites what lies in the buffer.",
             "What is owed lies in a bucket's own memory, and is overwritten.",
-            shows=lambda view: view.is_off and view.kept["num_shared"] > 0,
+            shows=lambda view: view.is_off and view.output["num_shared"] > 0,
         ),
         Mistake(
             "waits",
@@ -260,7 +260,7 @@ half_hook = Task(
             "elsewhere",
             "Keep what is owed in `residuals`. Two models would share a global of yours.",
             "The dictionary that the hook got is still empty.",
-            shows=lambda view: not view.kept["num_residuals"],
+            shows=lambda view: not view.output["num_residuals"],
         ),
         Mistake(
             "cost",
@@ -269,6 +269,6 @@ half_hook = Task(
             shows=_costs,
         ),
     ),
-    returns=False,
+    must_return=False,
     warm_up=first_ddp,
 )

@@ -46,7 +46,7 @@ def _parts_of(layer):
 
 def _judge(case_result):
     case = case_result.case
-    kept = [seen.kept for seen in case_result.seen]
+    kept = [seen.output for seen in case_result.seen]
     for rank, one in enumerate(kept):
         for when in ("after", "again"):
             _judge_kind(case_result, rank, one["before"], one[when])
@@ -67,7 +67,7 @@ def _judge(case_result):
             if name not in STATISTICS and not equal(was, one["after"].get(name)):
                 fact = f"It leaves the layer's {name} changed."
                 raise case_result.wrong("left-changed", rank, fact=fact)
-    for rank, names in enumerate(case_result.names):
+    for rank, names in enumerate(case_result.call_names):
         if len(names) > _MOST_POOL_CALLS:
             fact = f"The statistics are right, but it took {len(names)} collectives; 2 are enough."
             raise case_result.wrong("cost", rank, fact=fact)
@@ -113,8 +113,8 @@ def _draw(case_result):
     for num_samples, seen in zip(case_result.case["samples"], case_result.seen, strict=True):
         cells = {"samples": str(num_samples)}
         for when in ("before", "after"):
-            cells[f"mean {when}"] = f"{seen.kept[when]['running_mean'][0]:.2f}"
-            cells[f"variance {when}"] = f"{seen.kept[when]['running_var'][0]:.2f}"
+            cells[f"mean {when}"] = f"{seen.output[when]['running_mean'][0]:.2f}"
+            cells[f"variance {when}"] = f"{seen.output[when]['running_var'][0]:.2f}"
         rows.append(cells)
     names = ["samples", "mean before", "mean after", "variance before", "variance after"]
     return holdings_picture(names, rows)
@@ -165,5 +165,5 @@ pool_statistics = Task(
         "raised": "num_samples is a plain number, and a layer's statistics are tensors (C,).",
     },
     in_place=True,
-    returns=False,
+    must_return=False,
 )

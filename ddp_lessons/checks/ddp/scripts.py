@@ -79,7 +79,7 @@ def _weights(case, kept):
 
 
 def _gave(view):
-    weights = _weights(view.case, view.kept)
+    weights = _weights(view.case, view.output)
     return {} if weights is None else {"weights": weights}
 
 
@@ -92,22 +92,22 @@ def _most_off(case, rank):
 
 
 def _is_unfinished(view):
-    end = view.kept["end"]
+    end = view.output["end"]
     if end == "not four":
-        return f"The number of functions that it returns is {view.kept['num_scripts']}."
+        return f"The number of functions that it returns is {view.output['num_scripts']}."
     return end == "blank" and f"script_{view.case['script']} {BLANK}; script_1 is mended."
 
 
 def _wraps_again(view):
-    wrapped = view.kept.get("wrapped", ())
+    wrapped = view.output.get("wrapped", ())
     return len(wrapped) > 1 and f"It wraps a model {len(wrapped)} times: {', '.join(wrapped)}."
 
 
 def _how_trained(view):
-    weights = [_weights(view.case, seen.kept) for seen in view.case_result.seen]
+    weights = [_weights(view.case, seen.output) for seen in view.case_result.seen]
     if not view.is_off or any(one is None for one in weights):
         return "", ""
-    return how_trained(view.case, weights, any(view.case_result.names))
+    return how_trained(view.case, weights, any(view.case_result.call_names))
 
 
 def _how_evaluated(view):
@@ -119,7 +119,7 @@ def _how_evaluated(view):
     case, result = view.case, view.case_result.results[0]
     if case["script"] != LONELY or view.rank:
         return "", ""
-    states = [seen.kept["state"] for seen in view.case_result.seen]
+    states = [seen.output["state"] for seen in view.case_result.seen]
     try:
         loss = float(result)
     except (TypeError, ValueError, RuntimeError):
@@ -178,7 +178,7 @@ scripts = Task(
             "waits-for-frozen",
             "What a model trains must be settled before it is wrapped.",
             "DDP stops: it waits for a gradient that never comes.",
-            shows=lambda view: view.kept["end"] == "not reduced",
+            shows=lambda view: view.output["end"] == "not reduced",
         ),
         Mistake(
             "wrapped-again",
@@ -243,6 +243,6 @@ scripts = Task(
             "With buffers, forward of the wrapper is a collective. Which ranks call it?",
         ),
     ),
-    returns=False,
+    must_return=False,
     warm_up=first_ddp,
 )

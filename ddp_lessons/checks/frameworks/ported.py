@@ -95,12 +95,12 @@ def _returns_other_losses(view):
 
 
 def _has_one_order(view):
-    got, same = view.kept["fetched"], _right(view.case, sets_epoch=False).fetched[view.rank]
+    got, same = view.output["fetched"], _right(view.case, sets_epoch=False).fetched[view.rank]
     return got == same and got != _right(view.case).fetched[view.rank]
 
 
 def _fetches_others(view):
-    got, expected = view.kept["fetched"], _right(view.case).fetched[view.rank]
+    got, expected = view.output["fetched"], _right(view.case).fetched[view.rank]
     an_epoch = len(expected) // NUM_EPOCHS
     return got != expected and (
         f"It fetches {len(got)} samples, the plain loop {len(expected)}. Those of the first epoch "
@@ -109,13 +109,13 @@ def _fetches_others(view):
 
 
 def _trains_own_ddp(view):
-    makers = view.kept["trained by"]
+    makers = view.output["trained by"]
     return view.case.world_size > 1 and makers and not any(makers)
 
 
 def _averages_nothing(view):
     is_plain = view.is_off and view.is_near(_right(view.case, averages=False).losses[view.rank])
-    return view.case.world_size > 1 and (not view.kept["trained by"] or is_plain)
+    return view.case.world_size > 1 and (not view.output["trained by"] or is_plain)
 
 
 def _losses_by(ways_of):
@@ -135,9 +135,9 @@ def _losses_by(ways_of):
 
 def _trains_another(view):
     weights = _right(view.case).weights[view.rank]
-    if not _is_state(view.kept["weights"], weights):
+    if not _is_state(view.output["weights"], weights):
         return "The losses are right, but `model` has not the weights that the loop ends with."
-    return not view.kept["is in train mode"] and "It leaves `model` in eval mode."
+    return not view.output["is in train mode"] and "It leaves `model` in eval mode."
 
 
 def _is_state(got, expected):
@@ -147,7 +147,7 @@ def _is_state(got, expected):
 
 
 def _syncs_too_often(view):
-    num_bytes = sum(8 * one.numel() for one in view.kept["weights"].values())
+    num_bytes = sum(8 * one.numel() for one in view.output["weights"].values())
     large = [e for e in view.events if e.name == "all_reduce" and e.input_bytes >= num_bytes]
     num_windows = _right(view.case).num_windows
     if view.case.world_size == 1 or len(large) <= num_windows:
@@ -156,7 +156,7 @@ def _syncs_too_often(view):
 
 
 def _saves_otherwise(view):
-    saved, files, weights = (view.kept[name] for name in ("saved", "files", "weights"))
+    saved, files, weights = (view.output[name] for name in ("saved", "files", "weights"))
     if view.rank:
         return files and f"This rank writes {', '.join(files)}."
     if saved is None:
@@ -173,10 +173,10 @@ def _draw(case_result):
     names = ["first samples", "first loss", "last loss", "file"]
     rows = []
     for seen, losses in zip(case_result.seen, case_result.results, strict=True):
-        fetched = " ".join(map(str, seen.kept["fetched"][:BATCH_SIZE]))
+        fetched = " ".join(map(str, seen.output["fetched"][:BATCH_SIZE]))
         row = {"first samples": fetched, "first loss": f"{losses[0]:.4f}"}
         row |= {"last loss": f"{losses[-1]:.4f}"}
-        row |= {"file": seen.kept["files"][0]} if seen.kept["files"] else {}
+        row |= {"file": seen.output["files"][0]} if seen.output["files"] else {}
         rows.append(row)
     return holdings_picture(names, rows)
 

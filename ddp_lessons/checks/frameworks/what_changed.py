@@ -83,7 +83,7 @@ def _draw(case_result):
     rows = []
     for seen in case_result.seen:
         row = []
-        for run in (seen.kept["plain"], seen.kept["other"]):
+        for run in (seen.output["plain"], seen.output["other"]):
             row += [" ".join(map(str, run["samples"][0][0])), f"{run['losses'][0]:.4f}"]
         rows.append(dict(zip(names, row, strict=True)))
     return holdings_picture(names, rows)

@@ -249,5 +249,5 @@ culprit = Task(
     ),
     allowed=(),
     twice=True,
-    returns=False,  # "no-pair" names the job
+    must_return=False,  # "no-pair" names the job
 )

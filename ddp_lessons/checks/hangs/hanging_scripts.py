@@ -110,7 +110,7 @@ def _in_script(number):
 
     def only_there(fact_of):
         def shows(view):
-            is_there = view.case["script"] == number and not view.kept["end"]
+            is_there = view.case["script"] == number and not view.output["end"]
             fact = is_there and fact_of(view)
             return fact and f"script_{number}: {fact}"
 
@@ -142,8 +142,8 @@ def _right(case, rank):
 
 def _gave(view):
     got, number = view.case_result.results[view.rank], view.case["script"]
-    if view.kept["end"] or (number == LOGS and view.rank):
-        return view.kept["end"] or None
+    if view.output["end"] or (number == LOGS and view.rank):
+        return view.output["end"] or None
     if number == LOGS:
         is_list = isinstance(got, list | tuple) and not any(map(torch.is_tensor, got))
         return (_numbers_of(got) if is_list else None) or words(got)
@@ -256,15 +256,15 @@ hanging_scripts = Task(
             "not-four",
             "Let `hanging_scripts` return all four functions, in order, as it did.",
             shows=lambda view: (
-                view.kept["end"] == "not four"
-                and f"The number of functions that it returns is {view.kept['num_scripts']}."
+                view.output["end"] == "not four"
+                and f"The number of functions that it returns is {view.output['num_scripts']}."
             ),
         ),
         Mistake(
             "unfinished",
             "Mend one script after the other, and check after each.",
             shows=lambda view: (
-                view.kept["end"] == "blank"
+                view.output["end"] == "blank"
                 and f"script_{view.case['script']} {BLANK}; those before it are mended."
             ),
         ),
@@ -316,5 +316,5 @@ hanging_scripts = Task(
         ),
     ),
     in_place=True,
-    returns=False,
+    must_return=False,
 )

@@ -148,7 +148,7 @@ def _judge(case_result):
             if got != expected:
                 mistake = _why_unlike(what, calls, expected, results, got)
                 raise case_result.wrong(mistake, rank, got=got, expected=expected, fact=fact)
-        num_bytes = case_result.seen[0].kept[number]
+        num_bytes = case_result.seen[0].output[number]
         if num_bytes > w * (_MOST_BYTES + _OVERHEAD_BYTES):
             fact = f"The {w} ranks wrote {num_bytes} bytes into the store in one call."
             raise case_result.wrong("heavy", fact=fact)

@@ -83,7 +83,7 @@ def _numbers(case, rank, number):
 
 def _turns(view):
     turns = []
-    for number, (call, took) in enumerate(zip(view.seen.calls, view.kept, strict=True), start=1):
+    for number, (call, took) in enumerate(zip(view.seen.calls, view.output, strict=True), start=1):
         is_last = number == view.case.data.get("calls", 1)
         away = _ranks(view.case, "absent") + _ranks(view.case, "too late") if is_last else []
         turns.append(Turn(call, took[0], took[1], sorted(away)))
@@ -190,7 +190,7 @@ def _gives_up_early(view):
     # A hurried rank that began later may find the decision of another one whose time is over, so
     # only the longest of their waits is compared with the limit.
     hurried = _ranks(view.case, "hurried")
-    took_s = [view.case_result.seen[rank].kept[-1][0] for rank in hurried]
+    took_s = [view.case_result.seen[rank].output[-1][0] for rank in hurried]
     return view.rank in hurried and max(took_s) < 0.9 * _limit_s(view)
 
 

@@ -3,13 +3,12 @@ Code that all checks share. The module of a task imports names from here and def
 
 Read the modules in this order: `tasks` (the parts of a task), `mistakes` (a mistake and its hint),
 `checking` (the kernel's side of a check), `judging` (mistakes that any answer can make),
-`elimination` (which of a task's own mistakes a case shows; it uses `comparing`), `case_failures`
+`mistake_choice` (which of a task's own mistakes a case shows; it uses `comparing`), `case_failures`
 (why a case did not end). `hints` prints hints one at a time. The folder `on_rank` holds the code
 that runs in a rank while an answer is tried, and `fixtures` holds material for tasks.
 """
 
 from ddp_lessons.checks.kit.cases import Case
-from ddp_lessons.checks.kit.elimination import Expected, View, found_by
 from ddp_lessons.checks.kit.fixtures.numbers import (
     generator,
     normal_numbers,
@@ -18,6 +17,7 @@ from ddp_lessons.checks.kit.fixtures.numbers import (
     words,
 )
 from ddp_lessons.checks.kit.judging import CaseResult
+from ddp_lessons.checks.kit.mistake_choice import Expected, View, found_by
 from ddp_lessons.checks.kit.mistakes import VALUES, Mistake
 from ddp_lessons.checks.kit.on_rank.snapshots import equal
 from ddp_lessons.checks.kit.tasks import Task

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ddp_lessons.checks.kit.elimination import name_mistake
 from ddp_lessons.checks.kit.fixtures.numbers import words_of_both
+from ddp_lessons.checks.kit.mistake_choice import name_mistake
 from ddp_lessons.checks.kit.on_rank.snapshots import equal
 from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.ranks.diagnosis.wording import rank_names
@@ -76,7 +76,7 @@ class CaseResult:
         return [seen.calls[-1].result if seen.calls else None for seen in self.seen]
 
     @property
-    def names(self) -> list[list[str]]:
+    def call_names(self) -> list[list[str]]:
         """
         The names of the communication calls of each rank, in order.
         """
@@ -115,12 +115,12 @@ class CaseResult:
             where = f"Tried with {self.case}. So it is in a second call with the same arguments."
         who = "" if rank is None else f"rank {rank} of {self.case.world_size}"
         called = ""
-        is_told = self.task.allowed is not None or len(self.names[rank or 0]) <= MAX_CALLS
+        is_told = self.task.allowed is not None or len(self.call_names[rank or 0]) <= MAX_CALLS
         # Traces do not hold group creation or store access, so list no calls if only those are
         # allowed.
         may_call = self.task.allowed != () and self.task.in_group
-        if rank is not None and is_told and (self.names[rank] or may_call):
-            called = f"{who} called: {_listed(self.names[rank])}"
+        if rank is not None and is_told and (self.call_names[rank] or may_call):
+            called = f"{who} called: {_listed(self.call_names[rank])}"
         lines = [fact, where, called]
         told = words_of_both(got, expected)
         if got is not None:
@@ -276,7 +276,7 @@ def _judge_common(case_result):
 
 def _judge_call(case_result, rank, call):
     task = case_result.task
-    if task.returns and call.result is None:
+    if task.must_return and call.result is None:
         raise case_result.wrong("nothing", rank, fact="It returns nothing.")
     for event in call.events:
         if event.is_communication and event.wait_index is None and event.backward is None:

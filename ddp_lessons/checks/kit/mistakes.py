@@ -12,7 +12,7 @@ from ddp_lessons.errors import BadInput
 
 if TYPE_CHECKING:
     from ddp_lessons.checks.kit.cases import Case
-    from ddp_lessons.checks.kit.elimination import View
+    from ddp_lessons.checks.kit.mistake_choice import View
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from ddp_lessons.errors import BadInput
 if TYPE_CHECKING:
     from ddp_lessons.checks.kit.cases import Case
     from ddp_lessons.checks.kit.checking import Run
-    from ddp_lessons.checks.kit.elimination import Expected
     from ddp_lessons.checks.kit.judging import CaseResult
+    from ddp_lessons.checks.kit.mistake_choice import Expected
     from ddp_lessons.checks.kit.on_rank.rank_record import RankContext
     from ddp_lessons.pictures import Picture
     from ddp_lessons.ranks.kernel.ranks import Ranks
@@ -36,7 +36,8 @@ class Task:
         act: Function (context, answer) that each rank of a case runs. It makes the arguments and
             calls `context.call(answer, ...)`. The check also keeps the value that it returns.
         expected: The Expected, which says what is right. None: no value is compared.
-        mistakes: A tuple of `Mistake`, in the order in which `elimination.name_mistake` tries them.
+        mistakes: A tuple of `Mistake`, in the order in which `mistake_choice.name_mistake` tries
+            them.
             A task with a `judge` has a dictionary {name of a mistake: hint}. Both may hold other
             hints for the mistakes of `mistakes.COMMON`.
         judge: The older form, in place of a tuple of mistakes: a function of a CaseResult that
@@ -48,7 +49,7 @@ class Task:
         allowed: Names of the calls that an answer may make, as a trace names them; None: any.
         forbidden: Names of the calls that an answer may not make.
         in_place: Whether the answer may change its arguments, or return one or a view of one.
-        returns: Whether the answer must return something.
+        must_return: Whether the answer must return something on every rank.
         twice: Whether each call is made once more with the same arguments, and judged as well. It
             suits an answer that depends on its arguments alone.
         must_join_threads: Whether the answer must wait for the threads that it starts.
@@ -82,7 +83,7 @@ class Task:
     allowed: tuple[str, ...] | None = None
     forbidden: tuple[str, ...] = ()
     in_place: bool = False
-    returns: bool = True
+    must_return: bool = True
     twice: bool = False
     must_join_threads: bool = False
     may_mutate: tuple[str, ...] | None = None

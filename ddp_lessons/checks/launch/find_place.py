@@ -135,7 +135,9 @@ find_place = Task(
         Mistake(
             "environment",
             "Only read `environ`, and leave os.environ alone: it tells this process its own place.",
-            shows=lambda view: view.kept and f"It changes os.environ, in {', '.join(view.kept)}.",
+            shows=lambda view: (
+                view.output and f"It changes os.environ, in {', '.join(view.output)}."
+            ),
         ),
         Mistake(
             "text",

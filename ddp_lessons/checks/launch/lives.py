@@ -280,7 +280,7 @@ def lives_of(view):
     Return a Life for each of a rank's lives.
     """
     found, done = [], 0
-    for number, life in enumerate(view.kept["lives"]):
+    for number, life in enumerate(view.output["lives"]):
         found.append(Life(life, number, done))
         done = max(done, life["end"][0])
     return found

@@ -107,7 +107,7 @@ def _begins_elsewhere(view, one):
 
 def _begins_with_other_weights(view, one):
     for number, weights, _ in one.life["made"][:1]:
-        right = view.kept["whole"][number - 1][1]
+        right = view.output["whole"][number - 1][1]
         if not equal(weights, right):
             got, expected = words_of_both(weights, right)
             return f"it begins step {number} with the weights {got}; {expected} are right."
@@ -118,7 +118,7 @@ def _begins_without_momentum(view, one):
     for number, _, momentum in one.life["made"][:1]:
         if _begins_with_other_weights(view, one):
             return ""
-        if not equal(momentum, view.kept["whole"][number - 1][2]):
+        if not equal(momentum, view.output["whole"][number - 1][2]):
             return "the weights are right, and the optimizer's momentum is not."
     return ""
 
@@ -127,14 +127,14 @@ def _leaves_half(view):
     cut = next((one for one in lives_of(view) if one.life["is_cut"]), None)
     if cut:
         return f"{cut.when}: it ends in the middle of a save, and no whole one lies at `path`."
-    for done, size, first, weights in view.kept["left"]:
+    for done, size, first, weights in view.output["left"]:
         what = "no file at `path`" if size is None else f"{size} bytes at `path`"
         fact = f"After step {done}, a life that ends at one moment of the save leaves {what}"
         if first is None:
             return f"{fact}, and the next one raises {weights}."
         if first not in (max(done, 1), done + 1):
             return f"{fact}, and the next one begins with step {first}."
-        if not equal(weights, view.kept["whole"][first - 1][1]):
+        if not equal(weights, view.output["whole"][first - 1][1]):
             return f"{fact}, and the next one begins step {first} with other weights."
     return ""
 
@@ -150,7 +150,7 @@ def _makes_another_number(view):
 
 
 def _ends_with_other_weights(view):
-    got, right = lives_of(view)[-1].life["end"][1], view.kept["whole"][-1][1]
+    got, right = lives_of(view)[-1].life["end"][1], view.output["whole"][-1][1]
     if equal(got, right):
         return in_a_life(_begins_with_other_weights)(view)
     told = words_of_both(got, right)
@@ -158,7 +158,7 @@ def _ends_with_other_weights(view):
 
 
 def _remembers(view):
-    made = view.kept["forgotten"]
+    made = view.output["forgotten"]
     return (
         made is not None
         and [step for step, *_ in made] != [1]
@@ -167,10 +167,10 @@ def _remembers(view):
 
 
 def _draw(case_result):
-    names = [f"life {number}" for number in range(len(case_result.seen[0].kept["lives"]))]
+    names = [f"life {number}" for number in range(len(case_result.seen[0].output["lives"]))]
     rows = []
     for seen in case_result.seen:
-        made = [[step for step, *_ in life["made"]] for life in seen.kept["lives"]]
+        made = [[step for step, *_ in life["made"]] for life in seen.output["lives"]]
         told = [f"steps {steps[0]} to {steps[-1]}" if steps else "no step" for steps in made]
         rows.append(dict(zip(names, told, strict=True)))
     return holdings_picture(names, rows)
@@ -272,7 +272,7 @@ survive = Task(
             "is gone before it is renamed, another rank has done so.",
         ),
     ),
-    returns=False,
+    must_return=False,
     in_place=True,
     warm_up=first_step,
 )

@@ -132,7 +132,7 @@ who_failed = Task(
     number="09.4",
     name="who_failed",
     twice=True,
-    returns=False,  # "no-pair" names the job
+    must_return=False,  # "no-pair" names the job
     cases=_cases,
     act=_act,
     ok="six jobs that failed, and each culprit found among its victims",
@@ -153,8 +153,8 @@ who_failed = Task(
             "input-changed",
             "Only read the logs.",
             shows=lambda view: (
-                view.kept["changed"]
-                and f"The logs of {', '.join(view.kept['changed'])} are not as they were."
+                view.output["changed"]
+                and f"The logs of {', '.join(view.output['changed'])} are not as they were."
             ),
         ),
         Mistake(

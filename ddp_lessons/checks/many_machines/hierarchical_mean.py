@@ -285,7 +285,7 @@ hierarchical_mean = Task(
             "kept",
             "Make a new tensor in each call, and return that one.",
             "What the first call returned had changed after the second.",
-            shows=lambda view: view.kept,
+            shows=lambda view: view.output,
         ),
         Mistake(
             "flat",

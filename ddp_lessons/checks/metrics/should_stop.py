@@ -104,7 +104,7 @@ def _word(best):
 
 
 def _gave(view):
-    calls = zip(view.seen.calls, view.kept, strict=True)
+    calls = zip(view.seen.calls, view.output, strict=True)
     return _rows((call.result, noted["best"], noted["bad_epochs"]) for call, noted in calls)
 
 
@@ -175,7 +175,7 @@ def _not_bool(view):
 
 
 def _is_unlike(view):
-    own, first = view.kept, view.case_result.seen[0].kept
+    own, first = view.output, view.case_result.seen[0].output
     at = next((number for number, pair in enumerate(zip(own, first, strict=True), start=1)
                if not equal(*pair)), None)  # fmt: skip
     return at and f'After call {at}, notes["best"] has other last digits than on rank 0.'
@@ -190,7 +190,7 @@ def _draw(case_result):
     rows = []
     for seen in case_result.seen:
         stops = [str(number + 1) for number, call in enumerate(seen.calls) if call.result]
-        last = seen.kept[-1]
+        last = seen.output[-1]
         told = [", ".join(stops) or "none", f"{last['best']:g}", f"{last['bad_epochs']:g}"]
         rows.append(dict(zip(names, told, strict=True)))
     return holdings_picture(names, rows)

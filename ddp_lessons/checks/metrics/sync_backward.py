@@ -189,7 +189,7 @@ def _draw(case_result):
     names = ["samples", "own sum of grad_y", "sum of grad_x", "collectives"]
     rows, given = [], _Given(case_result.case)
     for rank, (result, called) in enumerate(
-        zip(case_result.results, case_result.names, strict=True)
+        zip(case_result.results, case_result.call_names, strict=True)
     ):
         grad_x = result[0]
         numbers = given.grads[rank][:, 0].sum(), grad_x[:, 0].sum()

@@ -64,7 +64,7 @@ def _expected(case, rank):
 
 
 def _gave(view):
-    pairs = zip(view.seen.calls, view.kept, strict=True)
+    pairs = zip(view.seen.calls, view.output, strict=True)
     return {
         f"call {number}": {"y": call.result, **noted}
         for number, (call, noted) in enumerate(pairs, start=1)
@@ -122,8 +122,8 @@ def _is_nan(view):
 
 
 def _is_unlike(view):
-    first = view.case_result.seen[0].kept
-    pairs = zip(view.kept, first, strict=True)
+    first = view.case_result.seen[0].output
+    pairs = zip(view.output, first, strict=True)
     return any(not same_bits(one[name], other[name]) for one, other in pairs for name in STATISTICS)
 
 
@@ -135,9 +135,11 @@ def _costs(view):
 def _draw(case_result):
     names = ["samples", "mean of its own", "mean in the layer", "collectives"]
     rows = []
-    for rank, (seen, called) in enumerate(zip(case_result.seen, case_result.names, strict=True)):
+    for rank, (seen, called) in enumerate(
+        zip(case_result.seen, case_result.call_names, strict=True)
+    ):
         own = batch_of(case_result.case, rank)
-        noted = seen.kept[0]["running_mean"][0]
+        noted = seen.output[0]["running_mean"][0]
         told = [str(len(own)), f"{own[:, 0].mean():.2f}", f"{noted:.2f}", str(len(called) // 2)]
         rows.append(dict(zip(names, told, strict=True)))
     return holdings_picture(names, rows)

@@ -67,7 +67,7 @@ def _parity_kept(context, even_and_odd):
 
 def _has_other_ranks(view):
     expected = _expected_ranks(view.rank, view.case.world_size)
-    ranks = view.kept.get("ranks", expected)
+    ranks = view.output.get("ranks", expected)
     return ranks != expected and f"Its group has the ranks {ranks}, and {expected} are expected."
 
 
@@ -77,8 +77,8 @@ def _others(view, field):
 
     The field is "name" or "ranks".
     """
-    own, both = view.kept, ("name", "ranks")
-    for rank, other in enumerate(seen.kept for seen in view.case_result.seen):
+    own, both = view.output, ("name", "ranks")
+    for rank, other in enumerate(seen.output for seen in view.case_result.seen):
         is_same = "ranks" in other and "ranks" in own and other[field] == own[field]
         if is_same and any(other[name] != own[name] for name in both):
             return rank
@@ -89,7 +89,7 @@ def _shares_a_number(view):
     other = _others(view, "name")
     return other is not None and (
         f"The groups of rank {view.rank} and of rank {other} have the same number, "
-        f"{view.kept['name']}, and are not the same group."
+        f"{view.output['name']}, and are not the same group."
     )
 
 
@@ -101,7 +101,7 @@ def _has_a_group_apart(view):
 
 
 def _counts_apart(view):
-    own, first = (seen.kept["num_made"] for seen in (view.seen, view.case_result.seen[0]))
+    own, first = (seen.output["num_made"] for seen in (view.seen, view.case_result.seen[0]))
     return own != first and (
         f"Rank {view.rank} has counted {own} calls of new_group and rank 0 {first}, so the next "
         "groups will have other numbers."
@@ -111,7 +111,7 @@ def _counts_apart(view):
 def _draw(case_result):
     before = [[10**seen.rank] for seen in case_result.seen]
     return collective_picture(
-        "sum in subgroup", before, [[s.kept["total"]] for s in case_result.seen]
+        "sum in subgroup", before, [[s.output["total"]] for s in case_result.seen]
     )
 
 
@@ -135,21 +135,21 @@ even_and_odd = Task(
     ),
     expected=Expected(
         lambda case, rank: sum(10**r for r in _expected_ranks(rank, case.world_size)),
-        gave=lambda view: view.kept.get("total"),
+        gave=lambda view: view.output.get("total"),
     ),
     mistakes=(
         Mistake(
             "old-group",
             "A group ends with the world that it was made in. Make both anew in each call.",
             "It returned a group that was made in an earlier call, and is gone since.",
-            shows=lambda view: view.kept.get("is_gone", False),
+            shows=lambda view: view.output.get("is_gone", False),
         ),
         Mistake(
             "no-group",
             "Return one group, as dist.new_group gave it to you: the one that this rank is in.",
             shows=lambda view: (
-                view.kept["is_member"]
-                and "ranks" not in view.kept
+                view.output["is_member"]
+                and "ranks" not in view.output
                 and f"It must return a group (got {view.case_result.results[view.rank]})."
             ),
         ),
@@ -162,12 +162,12 @@ even_and_odd = Task(
             "not-member",
             "Return the group that this rank is in: choose by its rank.",
             "It returned a group that this rank is not in.",
-            shows=lambda view: not view.kept["is_member"],
+            shows=lambda view: not view.output["is_member"],
         ),
         Mistake(
             "own-only",
             "Every rank must call new_group for both groups, also for the one of others.",
-            shows=lambda view: view.kept["num_made"] < 2 and _shares_a_number(view),
+            shows=lambda view: view.output["num_made"] < 2 and _shares_a_number(view),
         ),
         Mistake(
             "order",
@@ -189,8 +189,8 @@ even_and_odd = Task(
             "too-many",
             "Make each of the two groups once, however many ranks there are.",
             shows=lambda view: (
-                view.kept["num_made"] > 2
-                and f"It has counted {view.kept['num_made']} calls of new_group; 2 are enough."
+                view.output["num_made"] > 2
+                and f"It has counted {view.output['num_made']} calls of new_group; 2 are enough."
             ),
         ),
         replace(

@@ -67,20 +67,20 @@ def _wait_for_bytes(path):
 
 
 def _group_of_other_size(view):
-    size = view.kept["world_size"]
+    size = view.output["world_size"]
     return size != view.case.world_size and f"Its group has {size} of {view.case.world_size} ranks."
 
 
 def _met_elsewhere(view):
-    if view.kept["file_bytes"]:
+    if view.output["file_bytes"]:
         return ""
-    what = "not there" if view.kept["file_bytes"] is None else "empty"
+    what = "not there" if view.output["file_bytes"] is None else "empty"
     return f"The ranks met, but the file at `path` is {what}."
 
 
 def _draw(case_result):
     names = ("rank", "world_size", "total")
-    held = [{name: str(seen.kept[name]) for name in names} for seen in case_result.seen]
+    held = [{name: str(seen.output[name]) for name in names} for seen in case_result.seen]
     return holdings_picture(names, held)
 
 
@@ -101,7 +101,7 @@ join = Task(
     ),
     expected=Expected(
         lambda case, rank: sum(10**r for r in range(case.world_size)),
-        gave=lambda view: view.kept.get("total"),
+        gave=lambda view: view.output.get("total"),
     ),
     mistakes=(
         Mistake(
@@ -125,7 +125,7 @@ join = Task(
             "A store alone makes no group: call dist.init_process_group, and stay in. If you catch "
             "its error, nobody learns why it failed.",
             "After it, this rank is in no group.",
-            shows=lambda view: not view.kept["is_joined"],
+            shows=lambda view: not view.output["is_joined"],
         ),
         Mistake(
             "alone",
@@ -136,7 +136,8 @@ join = Task(
             "other-rank",
             "Pass the rank that the function is given.",
             shows=lambda view: (
-                view.kept["rank"] != view.rank and f"In its group it has rank {view.kept['rank']}."
+                view.output["rank"] != view.rank
+                and f"In its group it has rank {view.output['rank']}."
             ),
         ),
         Mistake(
@@ -158,6 +159,6 @@ join = Task(
             "removes or empties.",
         ),
     ),
-    returns=False,
+    must_return=False,
     in_group=False,
 )

@@ -126,7 +126,7 @@ def _names_present(view):
 
 
 def _set_keys(seen):
-    return {key for name, key in seen.kept["calls"] if name == "set"}
+    return {key for name, key in seen.output["calls"] if name == "set"}
 
 
 def _writes_over(view):
@@ -135,17 +135,17 @@ def _writes_over(view):
 
 
 def _looks_first(view):
-    calls = [seen.kept["calls"] for seen in view.case_result.seen if seen.calls]
+    calls = [seen.output["calls"] for seen in view.case_result.seen if seen.calls]
     return any(not each or each[0][0] not in _WRITES for each in calls)
 
 
 def _gives_up(view):
-    by_clock_s, _ = view.kept["took_s"]
+    by_clock_s, _ = view.output["took_s"]
     return bool(view.got) and by_clock_s < 0.9 * view.case["deadline_s"]
 
 
 def _is_too_patient(view):
-    inside_s, (_, own_s) = view.kept["inside_s"], view.kept["took_s"]
+    inside_s, (_, own_s) = view.output["inside_s"], view.output["took_s"]
     late_s = own_s - view.case["deadline_s"]
     if late_s > _SLACK_S + min(inside_s, _BLOCKED_S):
         return f"The deadline was {view.case['deadline_s']:g} s, and it took {late_s:.1f} s more."
@@ -155,7 +155,7 @@ def _is_too_patient(view):
 
 
 def _is_slow(view):
-    _, own_s = view.kept["took_s"]
+    _, own_s = view.output["took_s"]
     return view.expected == [] and own_s >= _NEARLY * view.case["deadline_s"] > 0
 
 

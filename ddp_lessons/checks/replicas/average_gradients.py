@@ -75,7 +75,7 @@ def _act(context, average_gradients):
 
 
 def _gives_frozen_ones(view):
-    if view.kept["gradient"]["layer1.bias"] is None:
+    if view.output["gradient"]["layer1.bias"] is None:
         return ""
     return "layer1.bias is frozen, and has a gradient now."
 
@@ -132,7 +132,7 @@ def _leaves_out_users(view):
     used, limits = _samples_of_users(view.case), limits_of(view.case)
     if not sum(used) or used == view.case["samples"]:
         return False
-    tables = [view.kept["gradient"], *own_of(view)]
+    tables = [view.output["gradient"], *own_of(view)]
     parts = [{"head.bias": table["head.bias"]} for table in tables]
     return agrees(parts[0], parts[1:], [num / sum(used) for num in used], **limits)
 
@@ -143,7 +143,7 @@ def _is_right_elsewhere(view):
 
 
 def _differs_in_bits(view):
-    if equal(view.kept["gradient"], view.case_result.seen[0].kept["gradient"]):
+    if equal(view.output["gradient"], view.case_result.seen[0].output["gradient"]):
         return ""
     return f"Its gradient and that of rank 0 differ by rounding ({rank_names([view.rank])})."
 
@@ -178,7 +178,10 @@ def _too_small_for(number, events):
 def _draw(case_result):
     case = case_result.case
     rows = []
-    for gradients in (own_gradients(case), [seen.kept["gradient"] for seen in case_result.seen]):
+    for gradients in (
+        own_gradients(case),
+        [seen.output["gradient"] for seen in case_result.seen],
+    ):
         names = _trained(Model(case))
         firsts = [[gradient[name] for name in names] for gradient in gradients]
         rows.append([[None if g is None else first_number(g) for g in row] for row in firsts])
@@ -289,5 +292,5 @@ average_gradients = Task(
             "parameter: its .grad is None. A number of samples may be 0.",
         ),
     ),
-    returns=False,
+    must_return=False,
 )

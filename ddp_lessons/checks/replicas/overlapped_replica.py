@@ -161,7 +161,7 @@ def _how_averaged(view):
 
 
 def _how_averaged_in(view, number):
-    case, got = view.case, view.kept[number]
+    case, got = view.case, view.output[number]
     own, w = step_gradients(case, number), case.world_size
     # Sums of whole numbers are exact. An answer that divides first rounds each term and w - 1 sums.
     judged = {"num_roundings": w + 1, "unit": torch.finfo(getattr(torch, case["dtype"])).eps / 2}
@@ -307,5 +307,5 @@ OverlappedReplica = Task(
         ),
     ),
     in_place=True,
-    returns=False,
+    must_return=False,
 )

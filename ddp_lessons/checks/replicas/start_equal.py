@@ -101,7 +101,7 @@ def _goes_from_elsewhere(view):
         return ""
     if not view.rank:
         return f"{wrong[0]} of rank 0 has changed."
-    first = view.case_result.seen[0].kept["tensors"]
+    first = view.case_result.seen[0].output["tensors"]
     if equal(view.got.get(wrong[0]), first.get(wrong[0])):
         return f"{wrong[0]} is the same on all ranks, and not that of rank 0."
     return ""
@@ -165,9 +165,9 @@ def _adds(view):
 
 
 def _is_elsewhere(view):
-    for name in view.kept["replaced"]:
+    for name in view.output["replaced"]:
         return f"{name} is another tensor object than before."
-    for name in view.kept["moved"]:
+    for name in view.output["moved"]:
         return f"{name} lies in other memory than before."
     return ""
 
@@ -209,7 +209,7 @@ def _draw(case_result):
     before = [tensors_of(_start_model(case, rank)) for rank in range(case.world_size)]
     rows = [
         [[first_number(one) for one in table.values()] for table in tables]
-        for tables in (before, [seen.kept["tensors"] for seen in case_result.seen])
+        for tables in (before, [seen.output["tensors"] for seen in case_result.seen])
     ]
     return collective_picture("start_equal", *rows)
 
@@ -234,7 +234,9 @@ start_equal = Task(
         "tensor.detach().contiguous(), one broadcast of numbers with src=0, and "
         "tensor.detach().copy_(numbers).",
     ),
-    expected=Expected(lambda case, rank: _tables(case)[0], gave=lambda view: view.kept["tensors"]),
+    expected=Expected(
+        lambda case, rank: _tables(case)[0], gave=lambda view: view.output["tensors"]
+    ),
     mistakes=(
         Mistake(
             "sent-dtype",
@@ -310,5 +312,5 @@ start_equal = Task(
             "with the same memory that calls may write into.",
         ),
     ),
-    returns=False,
+    must_return=False,
 )

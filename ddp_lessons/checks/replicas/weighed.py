@@ -51,7 +51,7 @@ def own_of(view):
     """
     Return the own gradient tables of all ranks of a View's case.
     """
-    kept = view.case_result.seen[0].kept  # computed once for all ranks and mistakes
+    kept = view.case_result.seen[0].output  # computed once for all ranks and mistakes
     if "own" not in kept:
         kept["own"] = own_gradients(view.case)
     return kept["own"]
@@ -80,7 +80,7 @@ def is_sum(view, *rows, rank=None):
 
     `rank` is the rank to judge; None: the rank of the View.
     """
-    got = view.case_result.seen[view.rank if rank is None else rank].kept["gradient"]
+    got = view.case_result.seen[view.rank if rank is None else rank].output["gradient"]
     own, limits = own_of(view), limits_of(view.case)
     return any(agrees(got, own, row, **limits) for row in rows)
 
@@ -97,8 +97,8 @@ def farthest_apart(view):
     Return (name, gradient, right gradient) of the parameter whose gradient is farthest off.
     """
     total, _ = weighted_sum(own_of(view), shares_of(view.case))
-    name = first_apart(view.kept["gradient"], total)
-    return name, view.kept["gradient"][name], total[name]
+    name = first_apart(view.output["gradient"], total)
+    return name, view.output["gradient"][name], total[name]
 
 
 def fact_of_gradient(view):
@@ -106,7 +106,7 @@ def fact_of_gradient(view):
     Return a sentence that says which parameter's gradient is farthest off, and its value.
     """
     apart, got, total = farthest_apart(view)
-    right = cast_like(total, view.kept["weights"][apart])
+    right = cast_like(total, view.output["weights"][apart])
     return (
         f"The gradient of {apart} is not that of the whole batch. It is {words(got)}, and "
         f"{words(right)} is right."

@@ -71,7 +71,7 @@ def _asked_again(context, predict_bytes, num_elements, element_bytes):
 def _judge(case_result):
     w, rows = case_result.case.data.get("of", case_result.case.world_size), []
     for seen in case_result.seen:
-        for *question, got, expected in seen.kept:
+        for *question, got, expected in seen.output:
             if isinstance(got, bool) or not isinstance(got, int | float):
                 raise case_result.wrong(
                     "no-number", seen.rank, got=got, fact="It must be a number."
@@ -127,7 +127,7 @@ def _draw(case_result):
     rows = []
     for seen in case_result.seen:
         row = {}
-        for _, way, _, got, sent in seen.kept[: len(_WAYS)]:
+        for _, way, _, got, sent in seen.output[: len(_WAYS)]:
             row |= {f"{way}: foretold": f"{words(got)} B", f"{way}: counted": f"{sent} B"}
         rows.append(row)
     return holdings_picture(list(rows[0]), rows)

@@ -5,7 +5,7 @@ Cases, hints and common mistakes of the three ring tasks, and the picture of a r
 import torch
 
 from ddp_lessons.checks.kit import Case, Mistake
-from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT, full_numbers
+from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT_HINT, full_numbers
 from ddp_lessons.checks.kit.fixtures.message_rounds import rounds_in_turns, rounds_of_sends
 from ddp_lessons.checks.kit.judging import judge_own
 from ddp_lessons.errors import WrongAnswer
@@ -15,7 +15,7 @@ from ddp_lessons.trace import merge
 
 RING_WORDS = (
     Mistake("forbidden", "Use send, recv, isend and irecv: the ring is yours to make."),
-    Mistake("kept", KEPT),
+    Mistake("kept", KEPT_HINT),
     Mistake(
         "deadlock",
         "If every rank first waits in the same call, no rank makes the other one. Start one of the "

@@ -72,7 +72,7 @@ def _judge(case_result):
         if not is_list or any(type(share) is not int for share in got):
             fact = f"It must return a list of {num_ranks} whole numbers, a share for each rank."
             raise case_result.wrong("no-list", rank, got=got, fact=fact)
-    if num_ranks > 1 and not any(case_result.names):
+    if num_ranks > 1 and not any(case_result.call_names):
         fact = "No rank has told another how fast it is."
         mistake = "alone" if case_result.call == "first" else "kept"
         raise case_result.wrong(mistake, 0, got=shares, fact=fact)

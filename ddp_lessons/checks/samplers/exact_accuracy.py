@@ -97,7 +97,7 @@ def _judge(case_result):
     before = None
     for number, case in enumerate(_models(case_result.case)):
         seen = [
-            replace(one, calls=[one.calls[number]], kept=one.kept[number])
+            replace(one, calls=[one.calls[number]], output=one.output[number])
             for one in case_result.seen
         ]
         before = _judge_accuracy(
@@ -117,7 +117,7 @@ def _judge_accuracy(case_result, is_right, before):
     Returns:
         float: The right accuracy of this model.
     """
-    asked = [[one for batch in seen.kept for one in batch] for seen in case_result.seen]
+    asked = [[one for batch in seen.output for one in batch] for seen in case_result.seen]
     try:
         _judge_asked(case_result, asked)
     except WrongAnswer:
@@ -222,7 +222,7 @@ def _accuracy_mistake(case_result, asked, num_right, exact):
 
 
 def _draw(case_result):
-    batches = [seen.kept[0] or [[]] for seen in case_result.seen]
+    batches = [seen.output[0] or [[]] for seen in case_result.seen]
     return samples_picture(batches, case_result.case["num_samples"])
 
 

@@ -85,7 +85,7 @@ def _judge(case_result):
         names = [f"seed {seed} and epoch {epoch}" for seed, epoch in _orders(case_result.case)]
         _judge_orders(case_result, dict(zip(names, several, strict=True)))
     for seen in case_result.seen:
-        if not seen.kept:
+        if not seen.output:
             fact = "After it, the global random state is another one than before."
             raise case_result.wrong("global-state", seen.rank, fact=fact)
 

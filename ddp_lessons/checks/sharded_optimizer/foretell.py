@@ -69,7 +69,7 @@ def _counted(context, sizes, num_states, stage):
 
 
 def _judge(case_result):
-    right = [case_result.seen[0].kept[kind] for kind in KINDS]
+    right = [case_result.seen[0].output[kind] for kind in KINDS]
     for rank, result in enumerate(case_result.results):
         got = _numbers(case_result, rank, result)
         if got != right:
@@ -150,7 +150,7 @@ def _reckoned(sizes, num_states, stage, world_size):
 
 
 def _draw(case_result):
-    counted = case_result.seen[0].kept
+    counted = case_result.seen[0].output
     rows = []
     for result, row in zip(case_result.results[:1], [counted], strict=True):
         told = _numbers(case_result, 0, result)

@@ -59,8 +59,8 @@ def stays_behind(view):
     if found is None:
         return False
     number, got, right, slack = found
-    before = view.kept["params"][number - 1] if number else params_of(view.case)
-    rows = [seen.kept["params"][number] for seen in view.case_result.seen]
+    before = view.output["params"][number - 1] if number else params_of(view.case)
+    rows = [seen.output["params"][number] for seen in view.case_result.seen]
     is_elsewhere = any(is_near(row, right, slack) for row in rows)
     return is_elsewhere or _each_number_is_of(got, [before, right], slack)
 

@@ -163,8 +163,8 @@ def _is_wrong_by(name):
     def shows(view):
         if view.case["does"] == "save":
             return ""
-        right, old = _truths(view.case_result.seen[0].kept["truth"], view.case["steps"])
-        for number, got in view.kept["now"].items():
+        right, old = _truths(view.case_result.seen[0].output["truth"], view.case["steps"])
+        for number, got in view.output["now"].items():
             if equal(got, right[number]) or _name(number, got, right, old) != name:
                 continue
             wanted = right[number]
@@ -188,13 +188,13 @@ def _truths(truth, steps):
 
 
 def _keeps_too_much(view):
-    num_owned, num_states = len(view.kept["now"]), view.kept.get("num_states", 0)
+    num_owned, num_states = len(view.output["now"]), view.output.get("num_states", 0)
     return num_states > num_owned and f"It keeps {num_states} states, and owns {num_owned}."
 
 
 def _has_other_settings(view):
     for name, value in _settings_after(view.case).items() if view.case["does"] == "load" else ():
-        got = view.kept["settings"].get(name, "nothing")
+        got = view.output["settings"].get(name, "nothing")
         got = tuple(got) if isinstance(got, list) else got  # as JSON gives it back
         if got != value:
             return f"The group's {name} is {got}, and {value} was saved."
@@ -220,7 +220,7 @@ def _draw(case_result):
     names = ["has the state of", "saved by"]
     rows = []
     for seen in case_result.seen:
-        owned = sorted(seen.kept["now"])
+        owned = sorted(seen.output["now"])
         savers = ", ".join(f"rank {before[number]}" for number in owned)
         rows.append(dict(zip(names, (", ".join(map(str, owned)), savers), strict=True)))
     return holdings_picture(names, rows)
@@ -251,14 +251,14 @@ OwnedState = Task(
             "left-changed",
             "Leave the parameters as they are: they are no part of the state.",
             "It changes the parameters themselves.",
-            shows=lambda view: view.kept["has moved"],
+            shows=lambda view: view.output["has moved"],
         ),
         Mistake(
             "save-changes",
             "Saving must leave the optimizer as it is: write into dictionaries of your own.",
             "After save, the optimizer's own state is not what it was.",
             shows=lambda view: (
-                view.case["does"] == "save" and not equal(view.kept["was"], view.kept["now"])
+                view.case["does"] == "save" and not equal(view.output["was"], view.output["now"])
             ),
         ),
         Mistake(
@@ -314,7 +314,7 @@ OwnedState = Task(
         ),
     ),
     in_place=True,
-    returns=False,
+    must_return=False,
     uses_store=True,
     warm_up=first_step,
 )

@@ -136,15 +136,15 @@ def _by_entries(case, what_of):
 
 
 def _interface_fault(view):
-    if view.kept["left"]:
-        return f"After zero_grad, {view.kept['left']} parameters still had a gradient."
-    return view.kept["groups"] is False and (
+    if view.output["left"]:
+        return f"After zero_grad, {view.output['left']} parameters still had a gradient."
+    return view.output["groups"] is False and (
         "param_groups is no list of all groups, each with all of its parameters and an lr."
     )
 
 
 def _closure_fault(view):
-    for num_calls, loss, result in view.kept["closures"]:
+    for num_calls, loss, result in view.output["closures"]:
         if num_calls != 1:
             return f"The closure was called {num_calls} times."
         if not (isinstance(result, torch.Tensor | float) and float(result) == float(loss)):
@@ -168,14 +168,14 @@ def state_of_one(case):
 
 def _keeps_too_much(view):
     whole, most = state_of_one(view.case)
-    return view.kept["state"] > most and (
-        f"One optimizer keeps {whole} numbers of state. This rank keeps {view.kept['state']}; at "
+    return view.output["state"] > most and (
+        f"One optimizer keeps {whole} numbers of state. This rank keeps {view.output['state']}; at "
         f"most {int(most)} are its part."
     )
 
 
 def _gave_at(case_result, rank):
-    return _by_entries(case_result.case, case_result.seen[rank].kept["params"].__getitem__)
+    return _by_entries(case_result.case, case_result.seen[rank].output["params"].__getitem__)
 
 
 def _is_unlike(view):
@@ -188,7 +188,7 @@ def _draw(case_result):
     whole, _ = state_of_one(case_result.case)
     names = ["state of this rank", "of one optimizer"]
     rows = [
-        dict(zip(names, (str(seen.kept["state"]), str(whole)), strict=True))
+        dict(zip(names, (str(seen.output["state"]), str(whole)), strict=True))
         for seen in case_result.seen
     ]
     return holdings_picture(names, rows)
@@ -222,7 +222,7 @@ ShardedOptimizer = Task(
             "hard-wired",
             "Make the inner optimizer from optimizer_class, whatever it is.",
             "No optimizer of the class that was given was made.",
-            shows=lambda view: not view.kept["num_made"],
+            shows=lambda view: not view.output["num_made"],
         ),
         Mistake(
             "interface",
@@ -311,7 +311,7 @@ ShardedOptimizer = Task(
         ),
     ),
     in_place=True,
-    returns=False,
+    must_return=False,
     uses_store=True,
     warm_up=first_step,
 )

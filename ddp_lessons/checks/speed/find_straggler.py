@@ -117,7 +117,7 @@ def _is_no_rank(view):
 
 
 def _asks_nobody(view):
-    talks = any(view.case_result.names)
+    talks = any(view.case_result.call_names)
     return view.case.world_size > 1 and not talks and view.case_result.call == "first"
 
 
@@ -229,7 +229,7 @@ find_straggler = Task(
     act=_act,
     ok="the rank that is late, or none, for 1 collective",
     draw=_draw,
-    returns=False,  # None is an answer
+    must_return=False,  # None is an answer
     hints=(
         "All steps are as long as the latest rank's, and who is in the all-reduce for long has "
         "waited for it. So look at what each rank does before it calls.",

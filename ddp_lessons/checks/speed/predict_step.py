@@ -71,7 +71,7 @@ def measured_s(case_result):
     from its first to its last moment on that rank.
     """
     return min(
-        max(_length_s(seen.kept[number]) for seen in case_result.seen)
+        max(_length_s(seen.output[number]) for seen in case_result.seen)
         for number in range(NUM_STEPS)
     )
 
@@ -165,7 +165,7 @@ def _recipes(case):
 
 
 def _draw(case_result):
-    tracks = on_one_clock([seen.kept[0] for seen in case_result.seen])
+    tracks = on_one_clock([seen.output[0] for seen in case_result.seen])
     return timeline_plot(in_ms(tracks), "time in ms: a step as it was measured")
 
 

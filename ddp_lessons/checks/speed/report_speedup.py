@@ -119,7 +119,7 @@ def _judge(case_result):
             fact = f"It must return a dictionary with {', '.join(PARTS)}, a number each."
             raise case_result.wrong("no-parts", rank, got=got, fact=fact)
         rows.append(row)
-    if w > 1 and not any(case_result.names) and case_result.call == "first":
+    if w > 1 and not any(case_result.call_names) and case_result.call == "first":
         fact = "No rank has told another of its times and its samples."
         raise case_result.wrong("alone", 0, fact=fact)
     times = Times(case_result)
@@ -130,7 +130,7 @@ def _judge(case_result):
             mistake = times.mistake(part, row[part], rank)
             fact = f"Its {part} is {row[part]:.5g}; it is {times.right[part]:.5g}."
             raise case_result.wrong(mistake, rank, fact=fact)
-    for rank, names in enumerate(case_result.names):
+    for rank, names in enumerate(case_result.call_names):
         if len(names) > MOST_CALLS:
             fact = f"It made {len(names)} calls; {MOST_CALLS} are enough."
             raise case_result.wrong("cost", rank, fact=fact)

@@ -77,13 +77,13 @@ class RankRecord:
     Args:
         rank: The rank.
         calls: A Call for each `context.call`.
-        kept: A copy of the value that the task's `act` returned.
+        output: A copy of the value that the task's `act` returned.
         num_orders: How often the answer used the order of a set of texts, or a hash.
     """
 
     rank: int
     calls: list[Call]
-    kept: Any = None
+    output: Any = None
     num_orders: int = 0
 
 

@@ -4,7 +4,7 @@ Answers to task 02.2.
 
 from bank import Answer, changed
 
-from wrong_answers.collectives.sources import IMPORTS, KEPT
+from wrong_answers.collectives.sources import CACHING, IMPORTS
 
 _GATHER = (
     IMPORTS
@@ -120,7 +120,7 @@ def all_gather_unequal(tensor):
         "02.2",
         "keeps its tensors for the next call",
         "kept",
-        KEPT + changed(_GATHER, ("torch.empty_like(padded) for _", "_like(padded, r) for r")),
+        CACHING + changed(_GATHER, ("torch.empty_like(padded) for _", "_like(padded, r) for r")),
     ),
     (
         "02.2",

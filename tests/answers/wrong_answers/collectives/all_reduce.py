@@ -4,7 +4,7 @@ Answers to task 02.1.
 
 from bank import Answer
 
-from wrong_answers.collectives.sources import IMPORTS, KEPT
+from wrong_answers.collectives.sources import CACHING, IMPORTS
 
 
 def _reduce(copy, result, op=""):
@@ -61,7 +61,7 @@ _ROWS = [
         "02.1",
         "keeps its tensor for the next call",
         "kept",
-        KEPT + _reduce("_like(tensor).copy_(tensor)", "total"),
+        CACHING + _reduce("_like(tensor).copy_(tensor)", "total"),
     ),
     ("02.1", "adds a zero instead of a copy", None, _reduce("tensor + 0", "total")),
 ]

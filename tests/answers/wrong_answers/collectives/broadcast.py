@@ -4,7 +4,7 @@ Answers to task 02.4.
 
 from bank import Answer, changed
 
-from wrong_answers.collectives.sources import IMPORTS, KEPT
+from wrong_answers.collectives.sources import CACHING, IMPORTS
 
 _BROADCAST = (
     IMPORTS
@@ -98,7 +98,7 @@ _ROWS = [
         "02.4",
         "keeps its tensor for the next call",
         "kept",
-        KEPT + changed(_BROADCAST, ("tensor.clone()", "_like(tensor).copy_(tensor)")),
+        CACHING + changed(_BROADCAST, ("tensor.clone()", "_like(tensor).copy_(tensor)")),
     ),
     (
         "02.4",

@@ -4,7 +4,7 @@ Answers to task 02.3.
 
 from bank import Answer, changed
 
-from wrong_answers.collectives.sources import IMPORTS, KEPT
+from wrong_answers.collectives.sources import CACHING, IMPORTS
 
 _EXCHANGE = (
     IMPORTS
@@ -113,7 +113,7 @@ _ROWS = [
         "02.3",
         "keeps its tensor for the next call",
         "kept",
-        KEPT + changed(_EXCHANGE, ("torch.empty_like(tensor)", "_like(tensor)")),
+        CACHING + changed(_EXCHANGE, ("torch.empty_like(tensor)", "_like(tensor)")),
     ),
     (
         "02.3",

@@ -5,7 +5,7 @@ Sources from which the answers of exercise 02 are made.
 IMPORTS = "import torch\nimport torch.distributed as dist\n\n"
 
 # The beginning of an answer that reuses its tensors.
-KEPT = """\
+CACHING = """\
 import torch
 _kept = {}
 

@@ -5,10 +5,10 @@ Answers to task 03.2.
 from bank import Answer, changed
 
 from wrong_answers.ring.sources import (
+    CACHING,
     EVEN_FIRST,
     HEAD,
     IN_TURN,
-    KEPT,
     SEND_FIRST,
     SWAP,
     waiting_at_the_end,
@@ -113,7 +113,7 @@ _ROWS = [
     (
         "keeps its tensors for the next call",
         "kept",
-        KEPT
+        CACHING
         + HEAD
         + changed(
             _GATHER,

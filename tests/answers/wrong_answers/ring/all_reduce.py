@@ -5,11 +5,11 @@ Answers to task 03.3.
 from bank import Answer, changed
 
 from wrong_answers.ring.sources import (
+    CACHING,
     EVEN_FIRST,
     HEAD,
     IN_PIECES,
     IN_TURN,
-    KEPT,
     SEND_FIRST,
     SWAP,
 )
@@ -152,7 +152,7 @@ _ROWS = [
     (
         "keeps its sum for the next call",
         "kept",
-        KEPT + HEAD + changed(_REDUCE, (_ITS_RESULT, f"_like(tensor).copy_({_ITS_RESULT})")),
+        CACHING + HEAD + changed(_REDUCE, (_ITS_RESULT, f"_like(tensor).copy_({_ITS_RESULT})")),
     ),
     ("adds in float32", "sent-dtype", _reduce_in("torch.float32")),
     ("sends nothing if the tensor is empty", None, _reduce_if_empty("return tensor.clone()")),

@@ -5,11 +5,11 @@ Answers to task 03.1.
 from bank import Answer, changed
 
 from wrong_answers.ring.sources import (
+    CACHING,
     EVEN_FIRST,
     HEAD,
     IN_PIECES,
     IN_TURN,
-    KEPT,
     SEND_FIRST,
     SWAP,
     waiting_at_the_end,
@@ -131,7 +131,9 @@ _ROWS = [
     (
         "keeps its sum for the next call",
         "kept",
-        KEPT + HEAD + changed(_SCATTER, ("return passing", "return _like(passing).copy_(passing)")),
+        CACHING
+        + HEAD
+        + changed(_SCATTER, ("return passing", "return _like(passing).copy_(passing)")),
     ),
     ("sends no empty chunks", None, changed(HEAD, (SWAP, _SKIPS_EMPTY)) + _SCATTER),
     ("passes the whole tensor round and adds", "too-long", HEAD + _SCATTER_WHOLE),

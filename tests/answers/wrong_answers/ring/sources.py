@@ -71,7 +71,7 @@ def waiting_at_the_end(source):
 
 
 # The beginning of an answer that reuses its tensors.
-KEPT = """\
+CACHING = """\
 import torch
 _kept = {}
 

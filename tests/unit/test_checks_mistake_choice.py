@@ -9,7 +9,7 @@ import torch
 
 from ddp_lessons.checks.kit import VALUES, Case, CaseResult, Expected, Mistake, Task, found_by
 from ddp_lessons.checks.kit.comparing import find_difference
-from ddp_lessons.checks.kit.elimination import name_mistake
+from ddp_lessons.checks.kit.mistake_choice import name_mistake
 from ddp_lessons.checks.kit.on_rank.rank_record import Call, RankRecord
 from ddp_lessons.checks.kit.task_registry import all_tasks
 from ddp_lessons.errors import BadInput, WrongAnswer

@@ -13,6 +13,7 @@ import torch
 
 from ddp_lessons.checks.kit.comparing import Difference, find_difference
 from ddp_lessons.checks.kit.mistakes import VALUES
+from ddp_lessons.errors import BadInput
 
 if TYPE_CHECKING:
     from ddp_lessons.checks.kit.cases import Case
@@ -78,11 +79,11 @@ class View:
         return self.case_result.seen[self.rank]
 
     @property
-    def kept(self) -> Any:
+    def output(self) -> Any:
         """
         The value that the task's `act` returned on this rank.
         """
-        return self.seen.kept
+        return self.seen.output
 
     @property
     def events(self) -> list[Event]:
@@ -176,8 +177,8 @@ def name_mistake(case_result: CaseResult) -> None:
     the next mistake is tried. So the list alone decides which of two mistakes is named, and not the
     rank that shows it. Three rules complete this:
 
-    - A tensor of another dtype, or a value that is no tensor, is refused before the list is read.
-      So no entry of the list has to consider these.
+    - Where a tensor is expected, one of another dtype and a value that is no tensor are refused
+      before the list is read, also inside a list. So no entry has to consider these.
     - `gives` explains only wrong values, and `VALUES` refuses all other wrong values. When an entry
       below `VALUES` is tried, every rank has the right value.
     - In a second call with the same arguments `gives` explains nothing, because the first call was
@@ -226,6 +227,11 @@ def _fact(mistake, view):
     """
     if mistake.shows:
         found = mistake.shows(view)
+        if found and not isinstance(found, bool | str):
+            raise BadInput(
+                f"Bad mistake {mistake.name!r}: its `shows` must return a bool or a sentence "
+                f"(got {found!r})."
+            )
         return mistake.symptom if found is True else found
     if mistake.gives and view.case_result.call == "first" and view.is_off:
         values = mistake.gives(view.case, view.rank)
