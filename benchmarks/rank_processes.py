@@ -14,6 +14,7 @@ from kernel import BenchmarkFailed
 
 from ddp_lessons.process_group import join_group, leave_group
 from ddp_lessons.ranks.kernel.bootstrap import this_machine
+from ddp_lessons.ranks.messages.orders import TorchImported
 from ddp_lessons.ranks.system.placement import choose_placement
 
 
@@ -33,7 +34,7 @@ def run_ranks(num_ranks, function, *args, device="cpu"):
     Raises:
         BenchmarkFailed: A rank raised or died. Its traceback is on standard error.
     """
-    facts = {"num_gpus": torch.cuda.device_count(), "has_nccl": dist.is_nccl_available()}
+    facts = TorchImported(torch.cuda.device_count(), dist.is_nccl_available())
     placement = choose_placement(num_ranks, device, this_machine(facts))
     context = multiprocessing.get_context("spawn")
     pipes, members = [], []

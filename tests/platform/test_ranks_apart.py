@@ -124,7 +124,7 @@ def test_they_meet_without_a_file(ranks, home, bed):
         found = hosts("run", number, "find", str(home), "-name", "*.json", folder=bed)
         assert found.stdout == ""
         lines = hosts("run", number, "ps", "axww", folder=bed).stdout
-        assert "ranks.supervisor.ssh_agent" in lines
+        assert "ranks.supervisor.host_agent" in lines
         assert not any(told[name] in lines for name in ("key", "curve_serverkey"))
 
 
