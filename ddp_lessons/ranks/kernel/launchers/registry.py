@@ -91,7 +91,8 @@ Every launcher by its name, in the order in which messages list them.
 
 def load(path: str) -> Any:
     """
-    Return the class or function at a path "module:name"; a text without a colon as it is.
+    Return the class or function at a path "module:name". A text without a colon is returned
+    unchanged.
     """
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name) if name else path
