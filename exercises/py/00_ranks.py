@@ -1,13 +1,14 @@
 # %% [markdown] tags=["title"]
 # # Exercise 00: a first answer, and how it is checked
 #
-# 10 minutes, after lesson `00_ranks`. Run the cells from the top. In a
-# task, write your code in place of the line that raises, run that cell, then run the check below it.
+# 10 minutes, after lesson `00_ranks`. Run the cells from the top. In a task, replace the line that
+# raises with your code, run that cell, and then run the check below it.
 #
-# A check prints one line that begins with `ok`, or says what is wrong and gives a hint. Stuck?
-# `hint("00.1")` in a cell of your own gives the next hint. `ddp-lessons reset 00_ranks` in a
-# terminal brings the blank back, and keeps your answer in a file beside it. (Where the command is not
-# found, it is `.venv/bin/ddp-lessons` in the course's folder.)
+# A check prints one line that begins with `ok`, or it says what is wrong and gives a hint. If you are
+# stuck, run `hint("00.1")` in a new cell: it gives the next hint. To begin again, run
+# `ddp-lessons reset 00_ranks` in a terminal: it restores the exercise as it was, and keeps your
+# answer in a file next to it. (If the terminal does not find the command, use
+# `.venv/bin/ddp-lessons` in the course's folder.)
 
 # %% tags=["setup", "nbval-ignore-output"]
 from ddp_lessons import start_ranks
@@ -17,11 +18,12 @@ from ddp_lessons.checks import ranks as check
 ranks = start_ranks(4)
 
 # %% [markdown] tags=["task"]
-# ## 00.1 Share items out
+# ## 00.1 Distribute items to the ranks
 #
-# Every rank gets the same list. Return the items of this rank: with w ranks, rank r takes those at
-# the places r, r + w, r + 2w and so on, in their order. All ranks together have each item once,
-# whatever the number of ranks. Items may be equal, or be texts. Send no message.
+# Write `my_items(items)`. All ranks call it with the same list, and each rank returns its own share
+# of that list, as a list. With w ranks, rank r gets the items at the positions r, r + w, r + 2w and
+# so on, in this order. So all ranks together return each item exactly once, for any number of ranks.
+# Items may be texts, and equal items may occur. The ranks send no message.
 
 # %% tags=["answer"]
 # %%px
@@ -46,8 +48,9 @@ check.my_items.picture()
 # %% [markdown] tags=["task"]
 # ## Try a wrong answer, too
 #
-# Change your function so that it returns `items`, run it, and check it again. The message says on
-# which rank it went wrong, what came back, what was expected, and gives the hint for that mistake.
+# Change your function so that it returns `items`, run its cell, and run the check again. The message
+# says which rank returned something wrong, what it returned, and what was expected, and it gives the
+# hint for that mistake.
 
 # %% tags=["teardown"]
 ranks.stop()

@@ -248,8 +248,8 @@ def test_columns_are_those_of_the_course():
     The columns are all predictions and tasks of the course, in the order of the lessons.
     """
     found = columns(ROOT)
-    assert [one.key for one in found[:2]] == ["lines", "secret_of_rank_three"]
-    assert found[0].title == "Who answers a cell?"
+    assert [one.key for one in found[:2]] == ["lines", "values_of_secret"]
+    assert found[0].title == "Which processes answer a cell?"
     assert "How many lines will you see?" in found[0].question
     assert "starts with %%px, which" in found[0].question  # without Markdown's formatting
     assert not [one.question for one in found if "`" in one.question]

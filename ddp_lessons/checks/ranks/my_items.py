@@ -55,9 +55,9 @@ my_items = Task(
     ok="each item on exactly one rank, without a message",
     draw=_draw,
     hints=(
-        "All ranks run the same line. What makes their answers differ is their rank.",
-        "Rank 0 takes the items at places 0, 4, 8 and so on if there are 4 ranks; rank 1 those "
-        "at 1, 5, 9.",
+        "All ranks run the same line. Their answers differ because their ranks differ.",
+        "If there are 4 ranks, rank 0 takes the items at the positions 0, 4, 8 and so on, and "
+        "rank 1 those at 1, 5, 9 and so on.",
         "A slice has a start and a step: items[start::step].",
         "The start is dist.get_rank(), the step is dist.get_world_size().",
     ),
@@ -83,8 +83,8 @@ my_items = Task(
         ),
         Mistake(
             "fixed-size",
-            "Ask how many ranks there are, and ask inside the function: it is not always 4. What "
-            "the top of a cell has asked, it asked in the group of 4.",
+            "Ask how many ranks there are, and ask inside the function: it is not always 4. A "
+            "call at the top of the cell was made when there were 4.",
             "These would be its items in a group of 4.",
             gives=lambda case, rank: [case["items"][rank::4]],
         ),
@@ -96,32 +96,32 @@ my_items = Task(
         ),
         Mistake(
             "by-value",
-            "Go by the places of items: a list may hold an item twice, items may be texts, and "
-            "they need not rise.",
-            "By the places of the items, in the list as it was given, it is another share.",
+            "Choose items by their positions: a list may hold an item twice, items may be texts, "
+            "and they need not be sorted.",
+            "These are not the items at this rank's positions in the list.",
             shows=lambda view: view.is_off and "a" in view.case["items"],
         ),
         Mistake(
             "order",
-            "Keep the items in the order in which they came.",
+            "Keep the items in the order of the list.",
             "The items are out of order.",
             shows=lambda view: view.is_off and Counter(view.got) == Counter(view.expected),
         ),
         Mistake(
             "block",
-            "Rank r takes the items at places r, r + w, r + 2w and so on, for w ranks.",
-            "This is a block of items that lie side by side.",
+            "With w ranks, rank r takes the items at the positions r, r + w, r + 2w and so on.",
+            "This is a block of consecutive items.",
             gives=lambda case, rank: [_block(case, rank)],
         ),
         Mistake(
             "kept",
-            "Go by the list that you are given in this call. Another one may be as long.",
-            "These are items of the list that it was called with before.",
+            "Use the list of this call. A list of an earlier call may have had the same length.",
+            "These are items of the list of an earlier call.",
             gives=lambda case, rank: [_others(case["items"])[rank :: case.world_size]],
         ),
         VALUES,
         Mistake("nothing", "The function prints or computes something, but does not return it."),
-        Mistake("forbidden", "Each rank can tell by itself which items are its own: send nothing."),
+        Mistake("forbidden", "Each rank knows its own positions without a message: send nothing."),
     ),
     allowed=(),
 )

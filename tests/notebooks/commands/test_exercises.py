@@ -327,7 +327,7 @@ def test_a_learners_edit_survives_an_update_by_git(tmp_path):
     git(course, "commit", "-qam", "another exercise")
     assert git(clone, "pull", "-q", "--no-rebase").returncode == 0
     assert (clone / "other.ipynb").read_text() == "2"
-    edit(course / "00_ranks.ipynb", "Share items out", "Share the items out")
+    edit(course / "00_ranks.ipynb", "Distribute items to", "Distribute the items to")
     git(course, "commit", "-qam", "the same exercise")
     assert git(clone, "pull", "-q", "--no-rebase").returncode != 0
     assert (clone / "00_ranks.ipynb").read_bytes() == answer
