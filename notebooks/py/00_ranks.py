@@ -1,11 +1,11 @@
-# %% [markdown] tags=["title"] minutes=[32]
+# %% [markdown] tags=["title"] minutes=[32, 32, 28]
 # # What happens when four processes answer one cell?
 #
 # 35 minutes, 4 ranks. This first lesson builds on nothing but PyTorch on one device.
 
 # %% [markdown] tags=["why"]
-# A large model trains for weeks on one GPU. On four GPUs it can train in about a quarter of that time,
-# because each GPU works on its own quarter of the data. PyTorch does this with four processes, which
+# A large model trains for weeks on one GPU. On four GPUs it trains up to four times as fast, because
+# each GPU works on its own quarter of the data. PyTorch does this with four processes, which
 # run the same program and exchange numbers. If one of them makes a mistake, the other three often
 # stand still, and no error says why. So this course begins with the processes themselves: who runs
 # what, what each of them holds in memory, and what is left when one of them fails.
@@ -103,7 +103,7 @@ holdings_picture(["secret"], [{"secret": value} for value in values], kernel={})
 # its own `rank`: ranks 0 and 1 got 0, and ranks 2 and 3 got 10. The kernel did not run the cell, so it
 # has no variable of that name, and its box in the picture is empty.
 #
-# This is the pattern of every distributed program. All ranks run the same lines, and `rank` makes
+# This is the pattern of every program in this course. All ranks run the same lines, and `rank` makes
 # the difference, for example which part of the data a rank reads.
 
 # %% tags=["check"]
@@ -300,10 +300,10 @@ print(f"{num_good} of 4 ranks have a good model in the wrapper")
 
 # %% [markdown] tags=["read"]
 # No rank has one: 0 of 4. Three ranks had a good model, but DDP copies the weights of rank 0 into the
-# replicas of all ranks, and rank 0 is the new process. Its random weights overwrote three good
-# models. If rank 1 had been killed, the same cells would have worked.
+# replicas of all ranks, and rank 0 is the new process. Its random weights overwrote what the other
+# three ranks had wrapped. If rank 1 had been killed, the same cells would have worked.
 #
-# We wrapped copies, so the three good models still exist. The repair is to send one of them to all
+# Fortunately, the ranks wrapped copies: the three good models still exist as `own_model`. The repair is to send one of them to all
 # ranks before DDP wraps anything. First the ranks tell each other which of them are new, and each
 # finds the first rank that is not: the survivor. Then the survivor sends its weights to all. (Lesson 02
 # explains both calls.)
@@ -319,7 +319,8 @@ print(f"new: {is_new_of_rank}, so rank {survivor} sends")
 # %% tags=["mend"]
 # %%px
 for tensor in own_model.state_dict().values():
-    dist.broadcast(tensor, src=survivor)  # overwrites `tensor` with the survivor's
+    # overwrites the weights of own_model, which share their memory with these tensors
+    dist.broadcast(tensor, src=survivor)
 model = DDP(own_model)
 
 # %% tags=["run"]
@@ -383,13 +384,11 @@ outside = [file for file in cuda if not file.startswith(environment)]
 print(f"CUDA libraries from outside: {len(outside)}")
 
 # %% [markdown] tags=["read"]
-# A rank has loaded 0 of them. The packages that pip and conda install for GPUs bring the CUDA
+# A rank has loaded 0 of them. (A PyTorch for the CPU has no CUDA libraries, so without a GPU this number
+# proves nothing. `ddp-lessons doctor`, in a terminal, says which PyTorch you have.) The packages that pip and conda install for GPUs bring the CUDA
 # libraries and NCCL with them, and PyTorch loads these. So for PyTorch itself you need the driver, and
 # no toolkit: [claim C01](claims.md) is **false**. You need the toolkit, or at least its compiler
 # `nvcc`, only to compile CUDA code of your own, or packages that are not distributed in compiled form.
-#
-# A PyTorch for the CPU has no CUDA libraries, so on such a machine the number 0 proves nothing.
-# `ddp-lessons doctor`, in a terminal, says which PyTorch you have.
 
 # %% tags=["check"]
 num_outside = max(len(files) for files in ranks.view["outside"])

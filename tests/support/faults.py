@@ -41,7 +41,8 @@ class Kind:
         loses_variables: The ranks that lose their variables: "", "C", "CD", or "?" if any rank may
             crash, because Gloo writes past the end of a buffer that is too small.
         needs_stop: Whether Stop must be pressed, because nothing else ends the cell.
-        needs_model: Whether the fault needs a live DDP model.
+        needs_model: Whether the fault needs a live DDP model. If not, half of the random plays have
+            one all the same, which keeps its group's connections open.
         magic: The cell's first line.
         prepare: A cell that runs before it.
         killed: Ranks that are killed from outside: "", "C" or "CD".
@@ -210,6 +211,12 @@ FAMILIES = {
             "if rank != {C}:\n    handle = dist.all_reduce(t, async_op=True)\n    handle.wait()",
             r"Deadlock: rank {C} finished the cell without all_reduce \d+ in wait; {V} waits? in all_reduce \d+ in wait",
         ),
+        "leave_the_group": Kind(  # the group of a rank with a live DDP model keeps its sockets: then it is a deadlock
+            IF_C + "dist.destroy_process_group()\nelse:\n    dist.all_reduce(t)",
+            r"Deadlock: rank {C} finished the cell without all_reduce \d+; {V} waits? in all_reduce \d+|"
+            r"rank {C} finished the cell and is in no process group, such as after destroy_process_group: [^\n]*\n"
+            r"ranks? [\d, and-]+ raised RuntimeError: [^\n]*(Connection (closed|reset) by peer|Broken pipe)[^\n]* at line \d+",
+        ),
         "not_asked": Kind(
             "dist.barrier()",
             r"Deadlock: {V} (was|were) not asked to run this cell; rank {C} waits for (it|them) in barrier \d+",
@@ -342,10 +349,11 @@ FAMILIES = {
     },
 }  # fmt: skip
 """
-{family: {name: Kind}}. A family is named for what ends the cell: a rank raises an error, ends itself,
-breaks its output or reply, loses a helper process such as a worker of a DataLoader, or dies; a rank
-makes no call, or another call than its peers; ranks wait for each other in send and recv, for a
-store's key, in a subgroup, or inside of a backward; or nothing ends it but Stop.
+{family: {name: Kind}}. A family is named for what the culprit does, or for where ranks wait: a rank
+raises an error, ends itself, breaks its output or reply, loses a helper process such as a worker of
+a DataLoader, or dies; a rank makes no call, or another call than its peers; ranks wait for each
+other in send and recv, for a store's key, in a subgroup, or inside of a backward; or nothing ends
+the wait but Stop.
 """
 KINDS = {name: kind for family in FAMILIES.values() for name, kind in family.items()}
 GOLDEN = (

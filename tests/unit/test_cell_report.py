@@ -18,9 +18,9 @@ from ddp_lessons.ranks.diagnosis.cell_report import (
     given_up_message,
     how_it_died,
     raised_message,
+    released_sentence,
     replaced_sentence,
     stale_sentence,
-    victims_sentence,
 )
 from ddp_lessons.ranks.system import clocks
 
@@ -45,7 +45,7 @@ def test_raised_message_names_the_culprit_and_its_line():
     message, traceback = raised_message(outcomes)
     assert message == "rank 2 raised ValueError: bad shard at line 3: load(shard)"
     assert traceback == ["Traceback", "  ...", "ValueError"]
-    assert victims_sentence(outcomes) == (
+    assert released_sentence(outcomes) == (
         "ranks 0 and 1 were released at line 5; variables are kept."
     )
 
@@ -183,11 +183,11 @@ def test_who_was_given_up_while_halted_is_told_with_what_halted_it():
         ),
     ],
 )
-def test_victims_sentence_folds_the_others(outcomes, sentence):
+def test_released_sentence_folds_the_others(outcomes, sentence):
     """
     Released ranks are reported in one line, and no line is printed where there are none.
     """
-    assert victims_sentence(outcomes) == sentence
+    assert released_sentence(outcomes) == sentence
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,9 @@ def test_news_of_a_death_turn_an_error_into_a_victims(end):
     """
     victim = end(Outcome(OK), Outcome(RAISED, evalue=LOST_PEER))
     victim.comes[BUSY_S] = lambda: victim.ranks.dead.append(0)
-    victim.run._tell_victims()
+    victim.run._mark_collateral()
     assert victim.run.outcomes[1].kind == RELEASED
     culprit = end(Outcome(OK), Outcome(RAISED, evalue=LOST_PEER))
-    culprit.run._tell_victims()
+    culprit.run._mark_collateral()
     assert culprit.run.outcomes[1].kind == RAISED
     assert culprit.seconds == pytest.approx(BUSY_S + clocks.NEWS_S, abs=0.3)

@@ -36,7 +36,7 @@ def test_a_cell_that_went_well_asks_nothing_of_anybody():
     rank.
     """
     evidence = Evidence(outcomes(OK, OK))
-    assert not evidence.has_doubts
+    assert not evidence.needs_snapshots
     conclusion = conclude(evidence)
     assert (conclusion.error, conclusion.must_regroup, conclusion.notice) == (None, False, "")
 
@@ -47,7 +47,7 @@ def test_ranks_that_a_view_left_stuck_are_regrouped_without_an_error():
     finished itself.
     """
     evidence = Evidence(outcomes(OK, OK), was_released=True)
-    assert not evidence.has_doubts
+    assert not evidence.needs_snapshots
     conclusion = conclude(evidence)
     assert conclusion.error is None
     assert conclusion.must_regroup
@@ -61,7 +61,7 @@ def test_unequal_digests_alone_are_no_error():
     """
     cell = outcomes(OK, OK)
     cell[1].digest = "other"
-    assert Evidence(cell).has_doubts
+    assert Evidence(cell).needs_snapshots
     evidence = Evidence(cell, snapshots={0: snapshot(1), 1: snapshot(1)})
     assert conclude(evidence).error is None
 
@@ -141,6 +141,31 @@ def test_the_cause_is_named_before_its_consequences(evidence, error, head):
     message = str(conclusion.with_message(["done."]))
     assert message.startswith(head)
     assert message.endswith("done.")
+
+
+LOST_PEER = "Connection closed by peer"
+
+
+@pytest.mark.parametrize(
+    ("evalue", "groups", "head"),
+    [
+        (LOST_PEER, {}, "rank 1 finished the cell and is in no process group"),
+        (LOST_PEER, {"0": [0, 1]}, "rank 0 raised ValueError: Connection closed by peer"),
+        ("bad", {}, "rank 0 raised ValueError: bad"),
+    ],
+)
+def test_a_rank_that_left_its_group_is_named_before_those_that_lost_it(evalue, groups, head):
+    """
+    The culprit of a lost connection is the rank that left its group, not the ranks that raised.
+    A rank that is still in a group, or an error of another kind, is no such case.
+    """
+    snapshots = {0: snapshot(1), 1: finished(groups=groups)}
+    conclusion = conclude(Evidence(outcomes(RAISED, OK, evalue=evalue), snapshots=snapshots))
+    assert conclusion.error is RankRaised
+    assert conclusion.must_regroup
+    message = str(conclusion.with_message([]))
+    assert message.startswith(head)
+    assert f"rank 0 raised ValueError: {evalue} at line 3: f()" in message
 
 
 def test_replacement_waits_for_the_next_cell_if_a_host_is_lost():

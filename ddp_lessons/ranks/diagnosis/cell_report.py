@@ -143,7 +143,7 @@ def _why_given_up(outcome: Outcome) -> str:
     return f"could not be released{_at(outcome)}"
 
 
-def victims_sentence(outcomes: Mapping[int, Outcome]) -> str:
+def released_sentence(outcomes: Mapping[int, Outcome]) -> str:
     """
     Return one sentence about the ranks that were released; "" if there are none.
     """

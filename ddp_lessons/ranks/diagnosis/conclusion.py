@@ -13,6 +13,7 @@ from ddp_lessons.ranks.diagnosis.cell_report import DIED, GIVEN_UP, OK, RAISED, 
 from ddp_lessons.ranks.diagnosis.wait_graph import Diagnosis, diagnose
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 from ddp_lessons.ranks.diagnosis.wrong_side_hints import hints_on_ranks
+from ddp_lessons.ranks.rank.tracebacks import comes_of_a_lost_peer
 
 if TYPE_CHECKING:
     from ddp_lessons.ranks.messages.snapshot import RankSnapshot, Snapshots
@@ -31,7 +32,7 @@ class Evidence:
         diagnosis: The Diagnosis that the stall monitor made before it released ranks, or None.
         last_snapshots: For each rank that was asked while the cell ran, its last snapshot.
         snapshots: For each rank of the cell its snapshot after the cell, or None. Needed only if
-            `has_doubts` says so.
+            `needs_snapshots` says so.
         lost_hosts: Names of hosts on which no rank is left.
     """
 
@@ -45,7 +46,7 @@ class Evidence:
     lost_hosts: tuple[str, ...] = ()
 
     @property
-    def kinds(self) -> set[str]:
+    def outcome_kinds(self) -> set[str]:
         """
         The kinds of the outcomes.
         """
@@ -56,10 +57,10 @@ class Evidence:
         """
         Whether every rank has finished the cell, and Stop was not pressed.
         """
-        return self.kinds == {OK} and not self.was_stopped
+        return self.outcome_kinds == {OK} and not self.was_stopped
 
     @property
-    def has_doubts(self) -> bool:
+    def needs_snapshots(self) -> bool:
         """
         Whether the ranks must be asked what they have called, before anything can be concluded.
         """
@@ -75,7 +76,7 @@ class Conclusion:
     Args:
         error: The class of the error to raise; None: the cell went well.
         evidence: The Evidence that it rests on.
-        kinds: The kinds of the outcomes, before the kernel has done anything.
+        outcome_kinds: The kinds of the outcomes, before the kernel has done anything.
         desync: The sentence about ranks that have made different calls; "" if there are none.
         must_regroup: Whether all ranks must leave their groups and join a new one.
         is_postponed: Whether dead ranks are replaced when the next cell begins, and not now.
@@ -84,7 +85,7 @@ class Conclusion:
 
     error: type[CellFailed] | None
     evidence: Evidence
-    kinds: frozenset[str]
+    outcome_kinds: frozenset[str]
     desync: str = ""
     must_regroup: bool = False
     is_postponed: bool = False
@@ -102,10 +103,10 @@ class Conclusion:
         head, traceback = self._head_and_traceback()
         given_up = cell_report.given_up_message(outcomes)
         # A desync may have caused a death: Gloo aborts a process that gets more than it expects.
-        is_cause = self.desync and DIED in self.kinds and not self.evidence.was_stopped
+        is_cause = self.desync and DIED in self.outcome_kinds and not self.evidence.was_stopped
         cause = f"Before that, {self.desync}." if is_cause else ""
         lines = [head, cause, "" if given_up == head else given_up]
-        lines += [*hints_on_ranks(outcomes), cell_report.victims_sentence(outcomes), *done]
+        lines += [*hints_on_ranks(outcomes), cell_report.released_sentence(outcomes), *done]
         return self.error("\n".join(line for line in lines if line), traceback)
 
     def _head_and_traceback(self) -> tuple[str, list[str] | tuple[()]]:
@@ -115,11 +116,13 @@ class Conclusion:
         if evidence.was_deadlocked:
             assert evidence.diagnosis is not None
             return f"Deadlock: {evidence.diagnosis.sentence}.\n{evidence.diagnosis.table}", ()
-        if DIED in self.kinds:
+        if DIED in self.outcome_kinds:
             return cell_report.died_message(outcomes), ()
-        if RAISED in self.kinds:
-            return cell_report.raised_message(outcomes)
-        if GIVEN_UP in self.kinds:
+        if RAISED in self.outcome_kinds:
+            message, traceback = cell_report.raised_message(outcomes)
+            cause = _left_sentence(evidence)
+            return f"{cause}\n{message}" if cause else message, traceback
+        if GIVEN_UP in self.outcome_kinds:
             return cell_report.given_up_message(outcomes), ()
         return f"{self.desync}. What came out is not to be trusted.", ()
 
@@ -128,23 +131,23 @@ def conclude(evidence: Evidence) -> Conclusion:
     """
     Return the Conclusion of a cell that has ended on every rank.
     """
-    kinds = frozenset(evidence.kinds)
+    kinds = frozenset(evidence.outcome_kinds)
     if evidence.all_finished and evidence.was_released:
         notice = "Ranks were stuck in a call from before this cell, and were released."
         return Conclusion(None, evidence, kinds, must_regroup=True, notice=notice)
-    if not evidence.has_doubts:
+    if not evidence.needs_snapshots:
         return Conclusion(None, evidence, kinds)
     desync = diagnose(evidence.snapshots, []).sentence
     if evidence.all_finished and not desync:
         return Conclusion(None, evidence, kinds)
     # If all ranks raised by themselves after the same collectives, their group is still usable.
-    is_orderly = kinds == {RAISED} and not desync and _same_collectives(evidence.snapshots)
+    group_is_usable = kinds == {RAISED} and not desync and _same_collectives(evidence.snapshots)
     return Conclusion(
         _class_of_error(evidence),
         evidence,
         kinds,
         desync,
-        must_regroup=not is_orderly or evidence.was_released,
+        must_regroup=not group_is_usable or evidence.was_released,
         is_postponed=bool(evidence.lost_hosts),
     )
 
@@ -152,9 +155,9 @@ def conclude(evidence: Evidence) -> Conclusion:
 def _class_of_error(evidence: Evidence) -> type[CellFailed]:
     if evidence.was_stopped:
         return CellStopped
-    if not evidence.was_deadlocked and DIED in evidence.kinds:
+    if not evidence.was_deadlocked and DIED in evidence.outcome_kinds:
         return RankDied
-    is_given_up = GIVEN_UP in evidence.kinds and RAISED not in evidence.kinds
+    is_given_up = GIVEN_UP in evidence.outcome_kinds and RAISED not in evidence.outcome_kinds
     return RankDied if is_given_up and not evidence.was_deadlocked else RankRaised
 
 
@@ -165,6 +168,28 @@ def _same_collectives(snapshots: Snapshots) -> bool:
         if snapshot is not None
     }
     return len(called) <= 1
+
+
+def _left_sentence(evidence: Evidence) -> str:
+    """
+    Return one sentence about ranks that have finished the cell in no group, if every error is that
+    of a lost peer; else "".
+    """
+    raised = [outcome for outcome in evidence.outcomes.values() if outcome.kind == RAISED]
+    if not all(comes_of_a_lost_peer(outcome.evalue) for outcome in raised):
+        return ""
+    left = []
+    for rank, outcome in evidence.outcomes.items():
+        snapshot = evidence.snapshots.get(rank)
+        if outcome.kind == OK and snapshot is not None and not snapshot.groups:
+            left.append(rank)
+    if not left:
+        return ""
+    is_or_are = "is" if len(left) == 1 else "are"
+    return (
+        f"{rank_names(left)} finished the cell and {is_or_are} in no process group, such as after "
+        "destroy_process_group: other ranks lost the connection."
+    )
 
 
 def _stop_head(evidence: Evidence) -> str:

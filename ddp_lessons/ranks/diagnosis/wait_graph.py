@@ -3,7 +3,7 @@ The wait graph: which rank waits for which other, and who is the culprit. All fu
 
 They take the snapshots that `RankAgent.snapshot` returns. A rank that has finished the cell has a
 snapshot without a line. A rank that did not answer has None instead. The snapshot of a rank that
-was not asked to run the cell has a true entry `outside`.
+was not asked to run the cell has `outside=True`.
 """
 
 from __future__ import annotations

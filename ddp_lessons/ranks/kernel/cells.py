@@ -152,7 +152,7 @@ class CellRun:
                     self._on_lost_reply(rank)
                 look_at = time.monotonic() + clocks.STALL_LOOK_EVERY_S
         self._wait_for_output()
-        self._tell_victims()
+        self._mark_collateral()
         self.leave_alone()
         return finish_cell(self.ranks, self.outcomes, self._stall_monitor, self._stopped)
 
@@ -223,27 +223,28 @@ class CellRun:
         self.outcomes[rank] = Outcome(kind, exit_code=code, halt=halt, **where)
         self._fault()
 
-    def _tell_victims(self):
+    def _mark_collateral(self):
         """
         Mark the collateral: ranks that raised only because a peer had died or had been released.
         """
-        lost_peer = [
+        ranks_without_peer = [
             rank
             for rank, outcome in self.outcomes.items()
             if outcome.kind == RAISED and comes_of_a_lost_peer(outcome.evalue)
         ]
-        if not lost_peer:
+        if not ranks_without_peer:
             return
         # The report of a death may arrive later than the errors that the death caused.
         time_limit = LoadAwareTimeout(clocks.NEWS_S, lambda: [self.ranks.supervisor.supervisor_pid])
-        while not self._has_victims(lost_peer) and not time_limit.is_over:
+        while not self._has_culprit(ranks_without_peer) and not time_limit.is_over:
             self._take_events()
-        if self._has_victims(lost_peer):
-            for rank in lost_peer:
+        if self._has_culprit(ranks_without_peer):
+            for rank in ranks_without_peer:
                 self.outcomes[rank].kind = RELEASED
 
-    def _has_victims(self, lost_peer):
-        kinds = {outcome.kind for rank, outcome in self.outcomes.items() if rank not in lost_peer}
+    def _has_culprit(self, ranks_without_peer):
+        others = self.outcomes.keys() - set(ranks_without_peer)
+        kinds = {self.outcomes[rank].kind for rank in others}
         is_ended = self._stopped or self._stall_monitor.deadlocked
         return is_ended or bool(self.ranks.dead or kinds & {RAISED, DIED, GIVEN_UP})
 

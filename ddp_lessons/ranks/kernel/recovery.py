@@ -32,7 +32,7 @@ def ranks_are_gone(ranks: Ranks) -> RanksGone:
 
 def ensure_ready(ranks: Ranks) -> None:
     """
-    Make the ranks ready for a cell: replace dead ranks already reported, and regroup if needed.
+    Make the ranks ready for a cell: replace dead ranks that a message has named, regroup if needed.
 
     Raises:
         RanksGone: The ranks were stopped, or have died with their supervisor or launcher.
@@ -80,7 +80,7 @@ def finish_cell(
         last_snapshots=stall_monitor.last_snapshots,
         lost_hosts=tuple(ranks.engines.lost_hosts),
     )
-    if evidence.has_doubts:
+    if evidence.needs_snapshots:
         snapshots = stall_monitor.all_snapshots([])
         of_the_cell = {rank: told for rank, told in snapshots.items() if rank in outcomes}
         evidence = replace(evidence, snapshots=of_the_cell)
