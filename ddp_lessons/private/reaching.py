@@ -26,12 +26,14 @@ class PrivateName:
         since: The oldest version of the package, among those the course promises, that has it.
         lost: The promise of the course that is weaker without the name, as a clause.
         probe: Function that returns whether the name is there, where it is no Python attribute.
+        later: The dotted path that newer versions have in place of `name`, if they renamed it.
     """
 
     name: str
     since: str
     lost: str
     probe: Callable[[], bool] | None = None
+    later: str | None = None
 
     @property
     def package(self) -> str:
@@ -49,23 +51,28 @@ class PrivateName:
 
     def is_there(self) -> bool:
         """
-        Return whether the installed package has the name. A name of instances counts as there.
+        Return whether the installed package has the name, or the later one. A name of instances
+        counts as there.
         """
         if self.probe is not None:
             return self.probe()
         if self.is_of_instances:
             return True
-        parts = self.name.split(".")
-        try:
-            value: object = importlib.import_module(parts[0])
-            for number, part in enumerate(parts[1:], start=1):
-                if not hasattr(value, part):
-                    value = importlib.import_module(".".join(parts[: number + 1]))
-                else:
-                    value = getattr(value, part)
-        except ImportError:
-            return False
-        return True
+        return any(_leads_somewhere(path) for path in (self.later, self.name) if path)
+
+
+def _leads_somewhere(path: str) -> bool:
+    parts = path.split(".")
+    try:
+        value: object = importlib.import_module(parts[0])
+        for number, part in enumerate(parts[1:], start=1):
+            if not hasattr(value, part):
+                value = importlib.import_module(".".join(parts[: number + 1]))
+            else:
+                value = getattr(value, part)
+    except ImportError:
+        return False
+    return True
 
 
 NAMES: dict[str, PrivateName] = {}
@@ -74,18 +81,20 @@ Every private name that the course uses: its dotted path -> the PrivateName.
 """
 
 
-def reaches(name: str, *, since: str, lost: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def reaches(
+    name: str, *, since: str, lost: str, later: str | None = None
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """
     Mark a function as the one way to a private name.
 
     Args:
-        name, since, lost: The fields of the PrivateName.
+        name, since, lost, later: The fields of the PrivateName.
 
     Returns:
         Callable: A decorator. The decorated function raises PrivateNameGone in place of an
         AttributeError or ImportError.
     """
-    NAMES[name] = PrivateName(name, since, lost)
+    NAMES[name] = PrivateName(name, since, lost, later=later)
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(function)
@@ -117,10 +126,11 @@ def _sentence(name: PrivateName) -> str:
         version = importlib.metadata.version(name.package)
     except importlib.metadata.PackageNotFoundError:
         version = "no version"
+    later = f", or with the later `{name.later}`" if name.later else ""
     return (
         f"`{name.name}` is gone: expected a {name.package} with this private name, as {name.since} "
-        f"has it (got {name.package} {version}). Without it, {name.lost}. Install the version in "
-        f'requirements.lock, or see CONTRIBUTING, "When a private name is gone".'
+        f"has it{later} (got {name.package} {version}). Without it, {name.lost}. Install the "
+        f'version in requirements.lock, or see CONTRIBUTING, "When a private name is gone".'
     )
 
 

@@ -20,6 +20,7 @@ from ddp_lessons.private import (
     missing_names,
     process_groups,
     reaches,
+    reaching,
     storages,
 )
 
@@ -161,6 +162,23 @@ def test_a_name_that_is_gone_is_listed_and_its_function_says_what_is_lost(monkey
         f"name, as torch 2.11 has it (got torch {version}"
     )
     assert "Without it, ranks cannot be released" in str(caught.value)
+
+
+@pytest.mark.parametrize(("later", "is_there"), [("sys.path", True), ("sys.nothing", False)])
+def test_a_name_that_was_renamed_is_looked_for_under_its_later_name(later, is_there, monkeypatch):
+    """
+    A name counts as there if the installed package has its later name, because the function that
+    reaches it tries both. The error that both are gone names both.
+    """
+    monkeypatch.setattr(reaching, "NAMES", {})
+
+    @reaches("sys.gone", since="Python 3.11", lost="nothing works", later=later)
+    def reach():
+        return sys.gone
+
+    assert reaching.NAMES["sys.gone"].is_there() is is_there
+    with pytest.raises(PrivateNameGone, match=f"`sys.gone` is gone: .*or with the later `{later}`"):
+        reach()
 
 
 def test_a_module_that_is_gone_is_told_as_a_name_is(monkeypatch):

@@ -7,9 +7,9 @@ import pickle
 from types import SimpleNamespace
 
 import torch
-import torch.distributed as dist
 from torch._C import _distributed_c10d
 
+from ddp_lessons.private import process_groups
 from ddp_lessons.private.process_groups import abort_nccl
 from ddp_lessons.ranks.rank.stack_snapshot import recorded_collectives
 from ddp_lessons.ranks.supervisor import supervisor
@@ -52,7 +52,7 @@ def fake_world(monkeypatch, said, **configs):
         pg_names={group: group.name for group in groups},
         pg_backend_config=groups,
     )
-    monkeypatch.setattr(dist.distributed_c10d, "_world", world)
+    monkeypatch.setattr(process_groups, "world", lambda: world)
 
 
 def test_abort_of_several_groups_is_one(monkeypatch):
