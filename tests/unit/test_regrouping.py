@@ -6,6 +6,8 @@ only slow.
 import pytest
 from fake_ranks import MadeUpRanks
 
+from ddp_lessons.errors import StartFailed
+from ddp_lessons.ranks.kernel import regrouping
 from ddp_lessons.ranks.kernel.regrouping import _Watch
 from ddp_lessons.ranks.system import clocks
 
@@ -90,3 +92,25 @@ def test_ranks_of_which_the_system_tells_nothing_are_given_seconds():
     scene = Scene("leave")
     scene.ranks.all_stats.clear()
     assert scene.ends_after(600) == pytest.approx(clocks.GROUP_UNKNOWN_S, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "advice"),
+    [
+        ("rank 0 could not leave one (PrivateNameGone: `x` is gone)", "Install the versions of"),
+        ("rank 2 did not join one", "Run the next cell, which joins them first"),
+    ],
+)
+def test_the_advice_fits_what_kept_ranks_from_joining(fault, advice, monkeypatch):
+    """
+    The next cell may join ranks that were too slow. It cannot join any under a torch that lacks a
+    private name, so the advice is another version.
+    """
+
+    def fail(ranks):
+        raise regrouping.GroupBroken(fault)
+
+    monkeypatch.setattr(regrouping, "_free_all", lambda ranks: set())
+    monkeypatch.setattr(regrouping, "leave_all", fail)
+    with pytest.raises(StartFailed, match=f"in no group: .*{advice}"):
+        regrouping.enter_group(MadeUpRanks())

@@ -244,11 +244,14 @@ def test_doctor_puts_the_worst_first_and_counts_the_rest():
 def test_doctor_cuts_a_long_error_to_one_line():
     """
     A long error is cut to one line, since an import error may have pages and would break the table.
+    The row's name and status stay whole.
     """
     broken = replace(LAPTOP, torch=TorchReport(error="no such file\n" * 40))
     lines = screen(broken)
     assert len(lines) < NUM_LINES
     assert max(map(len, lines)) <= NUM_COLUMNS
+    row = next(line for line in lines if "no such file" in line)
+    assert re.match(r"torch +FAIL +2\S* does not import: no such file", row), row
 
 
 def test_probe_two_ranks_really_all_reduce():

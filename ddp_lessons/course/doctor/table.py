@@ -9,16 +9,25 @@ from rich.text import Text
 from ddp_lessons.course.doctor.doctor import FAIL, OK, WARN, can_run
 
 NUM_LINES, NUM_COLUMNS = 24, 100
+_GAP = 2  # columns between two columns of the table
 _STYLES = {OK: "green", WARN: "yellow", FAIL: "bold red"}
 
 
-def findings_table(findings):
+def findings_table(findings, num_columns=NUM_COLUMNS):
     """
-    Return a table with one line for each finding. Long lines are cut, so that all fit the screen.
+    Return a table with one line for each finding. A long text is cut, so that all lines fit.
+
+    Args:
+        findings: List of Findings.
+        num_columns: Columns of the screen.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("What", "", "Found"):
-        table.add_column(heading, no_wrap=True, overflow="ellipsis")
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+    num_taken = max(len(finding.what) for finding in findings) + len(WARN) + 3 * _GAP
+    table.add_column("What", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    # Without a limit, a long text would take its width from the other two columns.
+    room = max(1, num_columns - num_taken)
+    table.add_column("Found", no_wrap=True, overflow="ellipsis", max_width=room)
     for finding in findings:
         status = Text(finding.status, style=_STYLES[finding.status])
         table.add_row(finding.what, status, Text(" ".join(finding.found.split())))
@@ -83,7 +92,7 @@ def show_findings(findings, file=None, closing=None):
     console = Console(file=file, highlight=False)
     # A pipe has no width, and long lines are hard to read even in a wide terminal.
     console.width = min(console.width, NUM_COLUMNS) if console.is_terminal else NUM_COLUMNS
-    console.print(findings_table(findings))
+    console.print(findings_table(findings, console.width))
     console.print()
     num_taken = len(findings) + 4  # heading, two blank lines, verdict
     if lines := mending_lines(findings, NUM_LINES - num_taken - 1):  # the prompt takes one more

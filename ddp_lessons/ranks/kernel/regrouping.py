@@ -15,7 +15,7 @@ import time
 from concurrent.futures import wait
 from typing import TYPE_CHECKING
 
-from ddp_lessons.errors import StartFailed
+from ddp_lessons.errors import PrivateNameGone, StartFailed
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 from ddp_lessons.ranks.kernel.unblocking import Resuming, Unblocker
 from ddp_lessons.ranks.rank import group_membership
@@ -63,10 +63,12 @@ def enter_group(ranks: Ranks) -> tuple[set[int], list[str]]:
             continue
         return replaced, stale
     _free_all(ranks)  # a rank that still waits for others cannot answer a view
-    raise StartFailed(
-        f"Ranks are in no group: {fault}. Run the next cell, which joins them first, or "
-        "call ranks.stop(), then start_ranks()."
+    next_step = (
+        "Run the next cell, which joins them first, or call ranks.stop(), then start_ranks()."
     )
+    if PrivateNameGone.__name__ in str(fault):  # the error itself stays on its rank
+        next_step = "Install the versions of requirements.lock: no ranks can join under these"
+    raise StartFailed(f"Ranks are in no group: {fault}. {next_step}.")
 
 
 def _free_all(ranks):
