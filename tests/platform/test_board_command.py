@@ -251,7 +251,7 @@ def test_columns_are_those_of_the_course():
     assert [one.key for one in found[:2]] == ["lines", "values_of_secret"]
     assert found[0].title == "Which processes answer a cell?"
     assert "How many lines will you see?" in found[0].question
-    assert "starts with %%px, which" in found[0].question  # without Markdown's formatting
+    assert "The %%px cell below" in found[0].question  # without Markdown's formatting
     assert not [one.question for one in found if "`" in one.question]
     keys = [one.key for one in found]
     assert len(set(keys)) == len(keys)
