@@ -44,7 +44,7 @@ def findings(notebook, has_run=True):
     """
     is_after = is_explained(notebook)
     says = _SAYS if is_after else _SAYS | _SAYS_BEFORE
-    broken = _minutes_of_readers(notebook) if is_after else _minutes_by_formula(notebook)
+    broken = _minutes(notebook, is_after)
     for number, cell in numbered(notebook):
         rules = {"exclamation": _exclamation, "emoji": _emoji, "heading": _heading}
         broken += ask(rules if cell["cell_type"] == "markdown" else {}, number, cell)
@@ -98,51 +98,33 @@ def _title(cell):
             yield expected, "none", "Write it into the title cell."
 
 
-def _title_with_minutes(notebook):
-    """
-    Return (number, title cell, its minutes), or None if no title names minutes.
-    """
-    for number, cell in numbered(notebook):
-        said = role_of(cell) == "title" and re.search(r"(\d+) minutes", cell["source"])
-        if said:
-            return number, cell, int(said[1])
-    return None  # the rule `title` asks for them
-
-
-def _minutes_of_readers(notebook):
-    found_title = _title_with_minutes(notebook)
-    if found_title is None:
-        return []
-    number, title, told = found_title
-    reported = title["metadata"].get("minutes", [])
-    if not reported:
-        then = "Have two people read it, and note their minutes: `minutes=[40, 45]`."
-        return [found("minutes", number, title, "the minutes of its readers", "none", then)]
-    needed, broken = reading_time.STEP * math.ceil(median(reported) / reading_time.STEP), []
-    if told != needed:
-        expected = f"{needed} minutes, the median of its readers"
-        broken.append(found("minutes", number, title, expected, told, "Say what they needed."))
-    if needed > MOST_MINUTES:
-        then = 'Split the lesson, or head its last sections "More: ...?".'
-        expected = f"at most {MOST_MINUTES} minutes"
-        broken.append(found("minutes", number, title, expected, needed, then))
-    return broken
-
-
-def _minutes_by_formula(notebook):
-    found_title = _title_with_minutes(notebook)
-    if found_title is None:
-        return []
-    number, title, told = found_title
-    needed, broken = reading_time.minutes(notebook), []
-    if told != needed:
-        expected = f"{needed} minutes, reckoned from words, lines and questions"
+def _minutes(notebook, is_after):
+    titles = [(number, cell) for number, cell in numbered(notebook) if role_of(cell) == "title"]
+    said = [re.search(r"(\d+) minutes", cell["source"]) for _, cell in titles]
+    if not said or said[0] is None:
+        return []  # the rule `title` asks for them
+    number, title = titles[0]
+    if is_after:
+        reported = title["metadata"].get("minutes", [])
+        if not reported:
+            then = "Have two people read it, and note their minutes: `minutes=[40, 45]`."
+            return [found("minutes", number, title, "the minutes of its readers", "none", then)]
+        needed = reading_time.STEP * math.ceil(median(reported) / reading_time.STEP)
+        source, most = "the median of its readers", MOST_MINUTES
+        then = "Say what they needed."
+        shorten = 'Split the lesson, or head its last sections "More: ...?".'
+    else:
+        needed = reading_time.minutes(notebook)
+        source, most = "reckoned from words, lines and questions", MOST_MINUTES_BEFORE
         then = "Say what a reader needs, or shorten the lesson."
+        shorten = 'Move code into the package, or head the last sections "More: ...?".'
+    broken, told = [], int(said[0][1])
+    if told != needed:
+        expected = f"{needed} minutes, {source}"
         broken.append(found("minutes", number, title, expected, told, then))
-    if needed > MOST_MINUTES_BEFORE:
-        then = 'Move code into the package, or head the last sections "More: ...?".'
-        expected = f"at most {MOST_MINUTES_BEFORE} minutes"
-        broken.append(found("minutes", number, title, expected, needed, then))
+    if needed > most:
+        expected = f"at most {most} minutes"
+        broken.append(found("minutes", number, title, expected, needed, shorten))
     return broken
 
 

@@ -186,11 +186,11 @@ class CellRun:
         elif not isinstance(reply, RemoteError):
             report = report_in(content_of(reply)) or CellReport()
             self.outcomes[rank] = Outcome(OK, digest=report.digest, enclosed=report.enclosed)
-        elif report_in(reply.engine_info) is None and rank in self.ranks.dead:
+        elif (error_report := report_in(reply.engine_info)) is None and rank in self.ranks.dead:
             unknown = self.ranks.engines.pid(rank), None  # other launchers report no exit code
             self._on_death(rank, *self.ranks.supervisor.last_death.get(rank, unknown))
         else:
-            report = report_in(reply.engine_info) or CellReport()
+            report = error_report or CellReport()
             self.outcomes[rank] = Outcome(
                 RELEASED if report.released else RAISED,
                 ename=reply.ename,
