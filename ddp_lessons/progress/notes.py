@@ -1,8 +1,8 @@
 """
 Records of a learner's checks, hints and predictions, with times, in the file of `state`.
 
-In a prediction's row, `said` is the number of the last run, or None if the learner left it open.
-`first` is the first number, and `before` the last number before the section had run.
+In a prediction's row, `said` is the number or letter of the last run, or None if the learner left
+it open; `first` is the first one, and `before` the last one before the section had run.
 """
 
 import copy
@@ -75,16 +75,16 @@ def note_hint(number: str, num_hints: int) -> int:
     return place
 
 
-def note_prediction(name: str, number: numbers.Real | float | None) -> None:
+def note_prediction(name: str, prediction: numbers.Real | float | str | None) -> None:
     """
-    Record the number that a learner predicts; None if the learner leaves it open this time.
+    Record the number or letter that a learner predicts; None leaves it open this time.
     """
-    if number is None and name not in state.read()["predictions"]:
+    if prediction is None and name not in state.read()["predictions"]:
         return
     with state.changing() as told:
         row = _row(told, "predictions", name)
-        row["said"] = _plain(number)
-        if number is not None:
+        row["said"] = _plain(prediction)
+        if prediction is not None:
             row["said_s"] = _now_s()
             if row["first"] is None:
                 row["first"] = row["said"]
@@ -93,7 +93,7 @@ def note_prediction(name: str, number: numbers.Real | float | None) -> None:
     sending.keep_sending()
 
 
-def note_outcome(name: str, number: numbers.Real | float) -> int | float | None:
+def note_outcome(name: str, outcome: numbers.Real | float | str) -> int | float | str | None:
     """
     Record the outcome of a section, and return the learner's prediction, or None.
 
@@ -101,7 +101,7 @@ def note_outcome(name: str, number: numbers.Real | float) -> int | float | None:
     """
     with state.changing() as told:
         row = _row(told, "predictions", name)
-        row["was"], row["was_s"] = _plain(number), _now_s()
+        row["was"], row["was_s"] = _plain(outcome), _now_s()
         said = row["said"]
     sending.keep_sending()
     return said
@@ -114,11 +114,13 @@ def _row(told, kind, name):
     return told[kind].setdefault(name, copy.deepcopy(BLANKS[kind]))
 
 
-def _plain(number):
+def _plain(value):
     # JSON has no numbers of NumPy, and no fractions.
-    if isinstance(number, numbers.Integral):
-        return int(number)
-    return float(number) if isinstance(number, numbers.Real) else None
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    return value if isinstance(value, str) else None
 
 
 def _now_s():

@@ -179,6 +179,15 @@ def test_question_spreads_what_was_said_before_the_run():
     assert view.question(SECTION, rows[:2])["was"] is None
 
 
+def test_question_spreads_letters_after_numbers():
+    """
+    A question with choices has letters, and a learner may write one where a number was asked for.
+    """
+    said = ("c", 4, "a", "c", 1)
+    rows = [row(str(n), predictions={"lines": foretold(one)}) for n, one in enumerate(said)]
+    assert view.question(SECTION, rows)["spread"] == [[1, 1], [4, 1], ["a", 1], ["c", 2]]
+
+
 def test_page_follows_the_room():
     """
     The page shows the lesson and question at which most learners are, because the teacher has no

@@ -1,5 +1,5 @@
 """
-Predictions: a learner's number before a run, and the comparison after it.
+Predictions: a learner's number or letter before a run, and the comparison after it.
 """
 
 from fractions import Fraction
@@ -82,13 +82,34 @@ def test_an_open_question_forgets_what_was_said_at_an_earlier_run(capsys):
     assert notes.predictions()["lines"]["first"] == 1
 
 
-@pytest.mark.parametrize("number", ["4", None, True, [4], 1j])
-def test_what_is_no_number_is_refused(number):
+@pytest.mark.parametrize("letter", ["b", "B", "(b)", " b "])
+def test_the_letter_of_a_choice_is_noted_and_compared(letter, capsys):
     """
-    A prediction that is no number is refused at once, and not with a traceback three cells later.
+    The letter of a choice is noted as the question writes it, however the learner types it.
     """
-    with pytest.raises(BadInput, match=r"^No number: expected one, .* for lines \(got "):
-        predict("lines", number)
+    predict("what_get_does", letter)
+    ok("get waits", what_get_does="c")
+    assert capsys.readouterr().out == "noted: b\nok: get waits\nyou said b; it was c\n"
+    told = notes.predictions()["what_get_does"]
+    assert (told["said"], told["first"], told["before"], told["was"]) == ("b", "b", "b", "c")
+
+
+def test_a_choice_left_open_costs_nothing(capsys):
+    """
+    The dots in quotes, as a question with choices has them, leave it open, too.
+    """
+    predict("what_get_does", "...")
+    ok("get waits", what_get_does="c")
+    assert capsys.readouterr().out == "ok: get waits\nit was c\n"
+
+
+@pytest.mark.parametrize("prediction", ["4", None, True, [4], 1j, "wait", ""])
+def test_what_is_neither_a_number_nor_a_letter_is_refused(prediction):
+    """
+    Another prediction is refused at once, and not with a traceback three cells later.
+    """
+    with pytest.raises(BadInput, match=r"^Neither a number nor a letter: .* for lines \(got "):
+        predict("lines", prediction)
 
 
 def test_a_check_without_a_prediction_says_ok_only(capsys):

@@ -151,7 +151,10 @@ def test_fields_that_nobody_knows_are_left_out():
             "02.2": "none",
             "x" * 101: {"checks": 1},
         },
-        "predictions": {"lines": {"said": float("nan"), "first": 4, "was": float("inf")}},
+        "predictions": {
+            "lines": {"said": float("nan"), "first": 4, "was": float("inf")},
+            "what_get_does": {"said": "b", "first": "import os", "was": "C"},
+        },
     }
     found = state.parse(json.dumps(told))
     assert found["tasks"] == {
@@ -166,6 +169,8 @@ def test_fields_that_nobody_knows_are_left_out():
     }
     lines = found["predictions"]["lines"]
     assert (lines["said"], lines["first"], lines["was"]) == (None, 4, None)
+    choice = found["predictions"]["what_get_does"]
+    assert (choice["said"], choice["first"], choice["was"]) == ("b", None, None)
     assert set(found) == {"version", "tasks", "predictions"}
 
 

@@ -350,6 +350,7 @@ PLACES = [
     'predict("first")',
     'x = predict("first", ...)',
     "predict(first, ...)",
+    'predict("first", "b")',
 ]
 
 
@@ -378,6 +379,21 @@ def test_findings_the_answer_of_a_prediction_was_printed(lesson):
     the last line shows.
     """
     cell_of(lesson, "check")["outputs"][0]["text"] = "ok: it came out\nit was 43\n"
+    assert broken(lesson) == {"answer"}
+
+
+def test_findings_the_answer_of_a_prediction_is_one_of_its_choices(lesson):
+    """
+    A question with choices is answered by the letter of one of them, and by no other letter.
+    """
+    asking = cell_of(lesson, "predict")
+    asking["source"] = "What comes out: (a) a sum, (b) an error?"
+    cells = lesson["cells"]
+    cells[cells.index(asking) + 1]["source"] = 'predict("first", "...")'
+    outcome = cell_of(lesson, "check")["outputs"][0]
+    outcome["text"] = "ok: it came out\nit was b\n"
+    assert broken(lesson) == set()
+    outcome["text"] = "ok: it came out\nit was c\n"
     assert broken(lesson) == {"answer"}
 
 

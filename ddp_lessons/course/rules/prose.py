@@ -27,7 +27,9 @@ NUM_GOALS = 3
 FEWEST_QUESTION_WORDS = 3
 SENTENCE_WORDS = 6  # a heading of that many words reads as a sentence
 
-_PREDICT = re.compile(r'predict\("([a-z_]+)", \.\.\.\)')
+_PREDICT = re.compile(r'predict\("([a-z_]+)", ("?)\.\.\.\2\)')
+# A choice of a question, such as `(b)`.
+_CHOICE = re.compile(r"\(([a-z])\)")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _EMOJI = re.compile("[\u2600-\u27bf\u2b50\u2b55\U0001f300-\U0001faff]")
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -146,7 +148,7 @@ def _question(cell):
 def _predict(cell):
     if cell["cell_type"] == "markdown":
         if "?" not in cell["source"]:
-            yield "a question in the predict cell", "no `?`", "Ask for a number."
+            yield "a question in the predict cell", "no `?`", "Ask for a number or a choice."
     elif not _PREDICT.fullmatch(cell["source"].strip()):
         then = "Leave the dots to the learner."
         yield '`predict("name", ...)` and nothing else', repr(cell["source"]), then
@@ -194,12 +196,19 @@ def _answered(section, has_run):
     if not has_run or not checks:
         return []
     printed = set(_NUMBER.findall(_printed(cell for cell in code if cell not in checks)))
+    choices = {choice for _, cell in section for choice in _choices(cell)}
     was = re.findall(r"^it was -?(\S+)$", _printed(checks), re.MULTILINE)
-    if set(was) <= printed:
+    if set(was) <= printed | choices:
         return []
-    then = "Print the number where it comes out."
-    got = f"{', '.join(was)}, which no cell printed"
-    return [found("answer", number, question, "a number printed in the section", got, then)]
+    then = "Print the number where it comes out, or name the choice in the question."
+    expected = "a number printed in the section, or a choice such as `(b)`"
+    got = f"{', '.join(was)}, which is neither"
+    return [found("answer", number, question, expected, got, then)]
+
+
+def _choices(cell):
+    is_asking = cell["cell_type"] == "markdown" and role_of(cell) == "predict"
+    return _CHOICE.findall(cell["source"]) if is_asking else []
 
 
 def _printed(cells):

@@ -132,9 +132,9 @@ def question(column, rows):
     Return the learners' predictions for a section, as they were before the section had run.
 
     Returns:
-        dict: `spread` is [[number, how many learners predicted it], ...] by rising number;
-            `num_open` counts learners without a prediction; `was` is the commonest outcome, or None
-            if no learner has run the section.
+        dict: `spread` is [[prediction, how many learners made it], ...], rising numbers and then
+            letters; `num_open` counts learners without a prediction; `was` is the commonest
+            outcome, or None if no learner has run the section.
     """
     told = [_told(column, row) for row in rows]
     said = Counter(one["before"] for one in told if one and one["before"] is not None)
@@ -144,10 +144,16 @@ def question(column, rows):
         "label": column.label,
         "title": column.title,
         "text": column.question,
-        "spread": [[number, said[number]] for number in sorted(said)],
+        "spread": [[prediction, said[prediction]] for prediction in sorted(said, key=_rising)],
         "num_open": len(rows) - said.total(),
         "was": came.most_common(1)[0][0] if came else None,
     }
+
+
+def _rising(prediction):
+    # A learner may have written a letter where the question asks for a number.
+    is_letter = isinstance(prediction, str)
+    return (is_letter, prediction)
 
 
 def _place(name):
