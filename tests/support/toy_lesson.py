@@ -180,6 +180,15 @@ def cell_of(notebook, role):
     return next(cell for cell in notebook["cells"] if role in cell["metadata"].get("tags", ()))
 
 
+def named(role, text=TEXT):
+    """
+    Return how messages name the first cell with a role tag, such as "cell 8 (run)".
+    """
+    heads = [line for line in text.splitlines() if line.startswith("# %%")]
+    number = next(number for number, head in enumerate(heads, start=1) if f'"{role}"' in head)
+    return f"cell {number} ({role})"
+
+
 def stream(text, name="stdout"):
     """
     Return a stream output.

@@ -2,6 +2,7 @@
 Tests of `build`: a notebook is built completely and by the rules, or the old one stays.
 """
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from command_line import run_command
-from toy_lesson import TEXT, cell_of, make_course
+from toy_lesson import TEXT, cell_of, make_course, named
 from waiting import GROWING_S
 
 from ddp_lessons.course.building import build as building
@@ -18,15 +19,16 @@ from ddp_lessons.course.notebooks.text_twins import content, refuse_unequal
 from ddp_lessons.errors import NotebookRefused
 from ddp_lessons.jobs import owned
 
-RUN = 'tags=["run"]\nprint(41)'
+_SOURCE = 'tags=["run"]\nprint(41)'
+RUN = named("run")
 
 
 def text_with(source):
     """
-    Return the toy lesson's text with more source in its first run cell, the seventh of all cells.
+    Return the toy lesson's text with more source in its first run cell.
     """
-    assert RUN in TEXT
-    return TEXT.replace(RUN, f'tags=["run"]\n{source}\nprint(41)', 1)
+    assert _SOURCE in TEXT
+    return TEXT.replace(_SOURCE, f'tags=["run"]\n{source}\nprint(41)', 1)
 
 
 def no_kernel(*arguments):
@@ -73,7 +75,7 @@ def test_build_refuses_an_unexpected_error(tmp_path, capfd):
     with pytest.raises(NotebookRefused) as refused:
         build(place)
     assert str(refused.value) == (
-        "00_toy.ipynb, cell 7 (run), error: expected no error (got TypeError: 'int' object is not "
+        f"00_toy.ipynb, {RUN}, error: expected no error (got TypeError: 'int' object is not "
         "subscriptable). Mend it, or tag the cell raises-exception if that is the point."
     )
     assert "----> 1 x[0]" in capfd.readouterr().err
@@ -88,8 +90,8 @@ def test_build_refuses_by_the_outputs(tmp_path):
     with pytest.raises(NotebookRefused) as refused:
         build(place)
     first, second = str(refused.value).splitlines()
-    assert first.startswith("00_toy.ipynb, cell 7 (run), stderr: expected nothing on stderr")
-    assert second.startswith("00_toy.ipynb, cell 7 (run), long-float: expected at most 6 decimals")
+    assert first.startswith(f"00_toy.ipynb, {RUN}, stderr: expected nothing on stderr")
+    assert second.startswith(f"00_toy.ipynb, {RUN}, long-float: expected at most 6 decimals")
     assert not place.notebook.exists()
 
 
@@ -99,7 +101,7 @@ def test_build_refuses_by_the_source_before_it_runs(tmp_path, monkeypatch):
     """
     monkeypatch.setattr(building, "run_owned", no_kernel)
     place = make_course(tmp_path, text_with("y = 3;") + ";")
-    with pytest.raises(NotebookRefused, match=r"cell 25 \(teardown\), semicolon: "):
+    with pytest.raises(NotebookRefused, match=re.escape(f"{named('teardown')}, semicolon: ")):
         build(place)
 
 
@@ -108,7 +110,7 @@ def test_build_names_the_cell_that_killed_its_kernel(tmp_path):
     A cell that kills its kernel is named, though the kernel cannot report it.
     """
     place = make_course(tmp_path, text_with("import os; os.kill(os.getpid(), 9)"))
-    with pytest.raises(NotebookRefused, match=r"^00_toy\.ipynb, cell 7 \(run\), dead-kernel: "):
+    with pytest.raises(NotebookRefused, match=re.escape(f"00_toy.ipynb, {RUN}, dead-kernel: ")):
         build(place)
     assert not place.notebook.exists()
 
@@ -122,9 +124,9 @@ def test_build_names_the_cell_that_never_ended(tmp_path):
     for limit_s in GROWING_S:
         with pytest.raises(NotebookRefused, match=r"\(\w+\), cell-timeout: ") as refused:
             build(place, cell_timeout_s=limit_s)
-        if "cell 7 (run)" in str(refused.value):
+        if RUN in str(refused.value):
             break
-    assert str(refused.value).startswith("00_toy.ipynb, cell 7 (run), cell-timeout: ")
+    assert str(refused.value).startswith(f"00_toy.ipynb, {RUN}, cell-timeout: ")
     assert not place.notebook.exists()
 
 
@@ -132,13 +134,15 @@ def test_build_names_the_cell_at_the_deadline(tmp_path, monkeypatch):
     """
     At the deadline the whole run is ended, and the cell that it noted last is named.
     """
+    cell = named("break")
+    number = cell.split()[1]
 
     def run_out_of_time(command, **options):
-        Path(command[3]).with_suffix(".cell").write_text("13")
+        Path(command[3]).with_suffix(".cell").write_text(number)
         return owned.DEADLINE_STATUS
 
     monkeypatch.setattr(building, "run_owned", run_out_of_time)
-    with pytest.raises(NotebookRefused, match=r"cell 13 \(break\), deadline: .* in 9 s"):
+    with pytest.raises(NotebookRefused, match=re.escape(cell) + ", deadline: .* in 9 s"):
         build(make_course(tmp_path), deadline_s=9)
 
 
@@ -173,7 +177,7 @@ def test_main_statuses(tmp_path, monkeypatch, capsys):
     make_course(tmp_path, text_with("y = (3"))
     assert run_command("build", root, "01_toy") == 2
     assert run_command("build", root, "00_toy") == 1
-    assert "cell 7 (run), syntax:" in capsys.readouterr().err
+    assert f"{RUN}, syntax:" in capsys.readouterr().err
     assert run_command("build", root, "--no-such-option") == 2
 
 
