@@ -17,6 +17,7 @@ from ddp_lessons.ranks.system import network_interfaces
 from ddp_lessons.ranks.system.network_interfaces import (
     GROUP_VARIABLES,
     address_towards,
+    asks_name_server,
     bind_groups_towards,
     chosen_address,
     common_address,
@@ -78,6 +79,20 @@ def test_the_way_to_this_machine_is_loopback():
     assert "127.0.0.1" in [a.address for a in psutil.net_if_addrs()[interface_of("127.0.0.1")]]
     with pytest.raises(OSError, match=r"not known|No address|failure"):
         address_towards("no.such.host.invalid")
+
+
+def test_a_process_that_asks_a_name_server_is_known_by_its_socket():
+    """
+    A process asks a name server while it has a socket that is connected to port 53. Another socket
+    is none, and a process that has ended asks nobody.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as question:
+        question.connect(("127.0.0.1", 9))
+        assert not asks_name_server(os.getpid())
+        question.connect(("127.0.0.1", 53))  # a datagram socket: nobody has to listen there
+        assert asks_name_server(os.getpid())
+    assert not asks_name_server(os.getpid())
+    assert not asks_name_server(2**22 + 1)
 
 
 def test_an_address_of_nobody_is_refused():

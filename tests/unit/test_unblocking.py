@@ -18,6 +18,7 @@ def ranks(monkeypatch):
     Return four ranks that all wait in a call, and whose agents release them on request.
     """
     monkeypatch.setattr(unblocking, "children_of", lambda pid: [])
+    monkeypatch.setattr(unblocking, "asks_name_server", lambda pid: False)
     made_up = MadeUpRanks()
     made_up.states = {rank: {} for rank in range(4)}
     return made_up
@@ -81,6 +82,24 @@ def test_freeing_never_gives_up_who_has_not_said_whom_it_woke(ranks):
     """
     ranks.control.wake = lambda some: {rank: Future() for rank in some}
     assert lost_after(ranks, 60.0, running=[2])[0] == []
+
+
+@pytest.mark.parametrize("is_deaf", [False, True])
+def test_freeing_waits_for_a_name_server_for_a_while(ranks, monkeypatch, is_deaf):
+    """
+    A rank that waits for a name server is given up only after the time that a few lookups take: the
+    system asks again after 5 s if one packet is lost. The rank may hold its interpreter meanwhile.
+    """
+    monkeypatch.setattr(unblocking, "asks_name_server", lambda pid: True)
+    if is_deaf:
+        del ranks.states[1]
+
+    def has_turns(ranks):
+        ranks.change(1, agent_turns=ranks.all_stats[101].agent_turns + 40)
+
+    lost, seconds = lost_after(ranks, 60.0, running=[1], each=has_turns)
+    assert lost == [1]
+    assert 20.0 <= seconds < 22.0
 
 
 def test_freeing_never_gives_up_who_waits_for_a_core(ranks):

@@ -11,7 +11,8 @@ sockets. A rank is lost, and must be replaced, once it *had a core and still wai
 
 A rank that is only kept from the cores is in none of these three states, however long it waits. A
 rank that a signal has stopped is resumed. It is lost if it stays stopped for seconds, and so is a
-rank that waits for a disk for as long without a single turn.
+rank that waits for a disk for as long without a single turn. A rank that waits for the answer of a
+name server gets the time in which the system's own lookup ends.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddp_lessons.ranks.kernel.agent_client import state_in
 from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system.network_interfaces import asks_name_server
 from ddp_lessons.ranks.system.processes import children_of, descendants_of, tree_cpu_seconds
 from ddp_lessons.ranks.system.sleep_tracker import SleepTracker
 from ddp_lessons.ranks.system.thread_stats import ThreadStats, thread_stats_of
@@ -228,7 +230,8 @@ class Unblocker:
         if not self.has_let_go(rank):
             # The thread that holds the interpreter may itself wait for a core: that is no sleep.
             is_asleep = rest.rest_s >= clocks.FREE_ASLEEP_S and rest.all_sleep
-            return has_computed or (self._is_deaf(rank) and is_asleep)
+            is_stuck = self._is_deaf(rank) and is_asleep and not self._looks_up_a_name(rank)
+            return has_computed or is_stuck
         _, said = self._said[rank]
         return has_computed or said.num_interrupts >= clocks.STUBBORN_INTERRUPTS
 
@@ -245,10 +248,19 @@ class Unblocker:
             and rest.nothing_stirs
             and all(self.has_let_go(other) or self._is_deaf(other) for other in running)
             and not self._children_move(rest.pid)
+            and not self._looks_up_a_name(rank)
         )
 
     def _is_deaf(self, rank):
         return not self.has_let_go(rank) and self._rests[rank].agent_turns >= clocks.DEAF_TURNS
+
+    def _looks_up_a_name(self, rank):
+        # The thread of a torch store looks up the name of each host that connects. The end of the
+        # store waits for that thread, in C code that holds the interpreter.
+        rest = self._rests[rank]
+        if rest.pid is None or rest.rest_s >= clocks.FREE_NAME_LOOKUP_S:
+            return False
+        return asks_name_server(rest.pid)
 
     def _children_move(self, pid):
         # A DataLoader's workers, or a program that the cell waits for, may be about to end.

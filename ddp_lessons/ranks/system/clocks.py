@@ -122,6 +122,9 @@ FREE_ASLEEP_S = stretched(0.35)
 # Seconds after which a rank is given up that stays stopped after a SIGCONT, or that has waited for
 # a disk without one turn. Smaller: a disk that is slow to spin up loses a rank.
 FREE_HALTED_S = stretched(5.0)
+# Proven sleep after which a rank is given up although it waits for a name server. The system asks
+# again after 5 s, and gives up after 10 s. A store may look up several names, one after the other.
+FREE_NAME_LOOKUP_S = stretched(20.0)
 # CPU time after which a rank is given up that was released and still computes. Smaller: a long call
 # into C loses its rank.
 STUBBORN_CPU_S = 10.0

@@ -21,6 +21,7 @@ The environment variables that name the interface on which torch's backends list
 """
 
 _ANY_PORT = 9
+_NAME_SERVER_PORT = 53
 
 
 def address_towards(host: str) -> str:
@@ -202,3 +203,22 @@ def _set_variables(values):
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def asks_name_server(pid: int) -> bool:
+    """
+    Return whether a process waits for a name server: it has a socket that is connected to one.
+
+    The system's lookup opens such a socket for each question, and closes it with the answer. The
+    answer is False for a process that has ended, and for a process of another user.
+
+    Args:
+        pid: Process id on this machine.
+
+    Source: getaddrinfo(3), resolv.conf(5).
+    """
+    try:
+        sockets = psutil.Process(pid).net_connections("inet")
+    except psutil.Error:
+        return False
+    return any(sock.raddr and sock.raddr.port == _NAME_SERVER_PORT for sock in sockets)
