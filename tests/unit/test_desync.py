@@ -91,9 +91,9 @@ def test_diagnose_names_groups_that_clash():
     }
     found = diagnose(snapshots, [2])
     assert found.sentence == (
-        "rank 2 makes group 1 of ranks 2 and 3, where ranks 0, 1 and 3 make it of ranks 0 and 1: "
-        "torch numbers groups as a rank makes them, so every rank must make every group, in the "
-        "same order"
+        "group 1 consists of ranks 2 and 3 on rank 2, but of ranks 0 and 1 on ranks 0, 1 and 3: "
+        "each rank numbers the groups that it creates, so every rank must create every group, in "
+        "the same order"
     )
     assert found.waits_for == {2: (3,)}
     assert is_deadlock(snapshots, [2])

@@ -145,14 +145,10 @@ def _clashing_groups(snapshots: Snapshots, running: Collection[int]) -> _Finding
                     versions.setdefault(tuple(members), []).append(each)
             if len(versions) > 1:
                 fewest = _fewest_first(versions)
-                parts = [
-                    f"{rank_names(ranks)} {'makes' if len(ranks) == 1 else 'make'} "
-                    f"{f'group {name}' if i == 0 else 'it'} of {rank_names(members)}"
-                    for i, (members, ranks) in enumerate(fewest)
-                ]
+                parts = [f"of {rank_names(members)} on {rank_names(on)}" for members, on in fewest]
                 sentence = (
-                    f"{parts[0]}, where {', '.join(parts[1:])}: torch numbers groups as a rank "
-                    "makes them, so every rank must make every group, in the same order"
+                    f"group {name} consists {', but '.join(parts)}: each rank numbers the groups "
+                    "that it creates, so every rank must create every group, in the same order"
                 )
                 return sentence, fewest[0][1]
     return None

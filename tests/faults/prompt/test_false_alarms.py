@@ -57,9 +57,9 @@ NEVER_ENDS = {
     "clashing_groups": (
         "%%px\nif rank == 0:\n    first = dist.new_group([0, 1])\n"
         "second = dist.new_group([0, 1, 2, 3])\ndist.barrier(group=second)",
-        r"Deadlock: rank 0 makes group \d+ of ranks 0 and 1, where .* make it of ranks 0-3: torch "
-        r"numbers groups as a rank makes them, so every rank must make every group, in the same "
-        r"order\.",
+        r"Deadlock: group \d+ consists of ranks 0 and 1 on rank 0, but of ranks 0-3 on .*: each "
+        r"rank numbers the groups that it creates, so every rank must create every group, in the "
+        r"same order\.",
     ),
 }
 """
