@@ -1,5 +1,5 @@
 # %% [markdown] tags=["title"]
-# # Exercise 01: join, split, and name who is missing
+# # Exercise 01: join a group, make subgroups, name the missing ranks
 #
 # 30 minutes, after lesson `01_process_group`.
 # Stuck? `hint("01.1")` gives the next hint.
@@ -14,10 +14,10 @@ ranks = start_ranks(4)
 # %% [markdown] tags=["task"]
 # ## 01.1 Join a group
 #
-# The check lets the ranks leave their group. Then it calls your function on each of them, with the
-# path of a file that does not exist yet, the rank, and the number of all ranks. Join them to a
-# group through that file; its backend may be `gloo`, which works on every machine. The function need
-# not return anything.
+# The check takes the ranks out of their group. Then it calls your function on each rank, with the path
+# of a file that does not exist yet, with the rank's number, and with the world size. The function joins
+# the ranks to a group, and uses this file as the store. Take the backend `gloo`, which works on
+# every machine. The function returns nothing.
 
 # %% tags=["answer"]
 # %%px
@@ -43,10 +43,10 @@ check.join.picture()
 # %% [markdown] tags=["task"]
 # ## 01.2 Even and odd subgroups
 #
-# The ranks are in a group again, of 2 or more. Make one subgroup of the even ranks (0, 2, 4 and so
-# on) and one of the odd ranks, each once. Return the one that this rank is in. Every rank calls your
-# function. torch numbers groups by counting calls of `new_group`: afterwards every rank must have
-# counted the same, and the two groups must have two numbers.
+# The ranks are in a group again, of any size from 2 on. Every rank calls your function. It creates one
+# subgroup of all even ranks (0, 2, 4 and so on) and one of all odd ranks, and returns the subgroup that
+# this rank is in. Each rank counts its calls of `new_group`, as the lesson says. After your function
+# every rank must have counted the same, and the two subgroups must have two numbers.
 
 # %% tags=["answer"]
 # %%px
@@ -55,7 +55,7 @@ import torch.distributed as dist
 
 def even_and_odd():
     """
-    Return the group of even ranks on an even rank, that of odd ranks on an odd one.
+    Create the subgroups of even and odd ranks. Return the one with this rank.
     """
     # solution
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -74,14 +74,17 @@ check.even_and_odd.picture()
 # %% [markdown] tags=["task"]
 # ## 01.3 Name the missing ranks
 #
-# Ranks that are in no group share a store. Some never call your function, and some call it late.
-# Return the ranks that have not come within `deadline_s` seconds of this rank's own call, as a list
-# in rising order. As soon as all have come, return an empty list: do not wait until the deadline. A
-# deadline of 0 leaves time for one look.
+# The ranks are in no group, and share a store. Each rank that arrives calls your function. Some ranks
+# never call it, and some call it late. The function returns the ranks that have not arrived within
+# `deadline_s` seconds after this rank's own call, as a list in rising order. As soon as all ranks have
+# arrived, it returns an empty list, and does not wait for the deadline. With a deadline of 0 it looks
+# once.
 #
-#     note in the store that this rank is here
-#     again and again: look which ranks have left no note
-#     return those without one, as soon as there are none or the deadline is over
+# The lesson looked once, and had made sure that all keys were set. Here you must look again and again:
+#
+#     set a key that says that this rank has arrived
+#     repeat: find the ranks whose key does not exist
+#     return them as soon as there are none, or the deadline is over
 
 # %% tags=["answer"]
 # %%px

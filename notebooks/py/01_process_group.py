@@ -1,289 +1,473 @@
-# %% [markdown] tags=["title"]
-# # How do strangers become a group?
+# %% [markdown] tags=["title"] minutes=[40, 42, 40]
+# # How do processes become a process group?
 #
-# 25 minutes, 4 ranks. It builds on [00_ranks](00_ranks.ipynb): ranks that answer a cell.
+# 40 minutes, 4 ranks. This lesson builds on [00_ranks](00_ranks.ipynb), where four ranks answered a
+# cell.
+
+# %% [markdown] tags=["why"]
+# A training job on eight GPUs is eight processes. They can average a gradient only after they have
+# joined a **process group**, and `init_process_group` is the line for that. If one process is missing,
+# or looks for the others at a wrong address, this is the line at which the others stand still, for
+# many minutes, and their errors say little. You meet it as soon as you use two processes.
 
 # %% [markdown] tags=["goal"]
-# When you are through, you can
+# After this lesson you can
 #
-# - **join** ranks to a group by hand, and tell which piece is missing when it fails;
-# - **split** a group into subgroups without putting its ranks out of step;
-# - **name** the rank that never came.
+# - **join** processes to a group in three ways, and say what each process must be told for it;
+# - **create** smaller groups, and say which ranks must take part in that;
+# - **find** the rank that never arrived.
 
 # %% tags=["setup", "nbval-ignore-output"]
 import tempfile
 from ddp_lessons import ok, predict, start_ranks
-from ddp_lessons.pictures import holdings_picture
+from ddp_lessons.launch import free_port
 
 ranks = start_ranks(4)
-folder = tempfile.TemporaryDirectory()
 
 # %% [markdown] tags=["question"]
-# ## What can strangers share before they are a group?
+# ## What can processes share before they are connected?
 
-# %% [markdown] tags=["predict"]
-# Ranks share no memory. Rank 0 opens a dictionary. Then every rank runs one cell: it
-# writes a letter, adds 1 to a counter, and asks for the letter of the next rank. What
-# will the counter show at the end?
-
-# %% tags=["predict"]
-predict("counter_of_the_store", ...)
+# %% [markdown] tags=["explain"]
+# Four processes have just started, perhaps on four machines. They share no memory, and none of them
+# knows where the others are. To connect, they would have to exchange their addresses; but to
+# exchange anything, they would have to be connected.
+#
+# A **store** solves this. It is a dictionary that one process keeps in its memory, and that all other
+# processes can read and write over the network. They only have to know where it is:
+#
+# - the **address** of the machine, where `127.0.0.1` always means "this machine";
+# - a **port**, a number that tells the programs on one machine apart. A program that wants to be
+#   reached waits at a port. No second program can wait at the same port of that machine.
+#
+# Below, rank 0 opens a store. It asks for port 0, which means "any port that is free", and then asks
+# the store which one it got. The kernel, the notebook's own process, tells the other ranks. (`start_ranks`
+# has joined the ranks to a group already. In this section we use only their numbers.)
 
 # %% tags=["run"]
 # %%px
-import os
-from datetime import timedelta
 import torch
 import torch.distributed as dist
-from ddp_lessons.process_group import join_group, leave_group, split_by_name
 
 rank, world_size = dist.get_rank(), dist.get_world_size()
-limit, turns = timedelta(seconds=30), []
-if rank == 0:  # port 0: the system chooses one that is free
+if rank == 0:
+    # is_master: this rank opens the store. It does not wait here for the others.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     port = store.port
 
 # %% tags=["run"]
-ranks.view["port"] = ranks[0]["port"]  # somebody must tell the others where it is
-ranks.view["folder"] = folder.name  # for later
+ranks.view["port"] = ranks[0]["port"]  # set `port` on every rank to the value of rank 0
+
+# %% [markdown] tags=["explain"]
+# In the next cell the ranks write one line together. Rank 0 begins it. Each other rank reads the line
+# of the rank before it, adds its own number, and writes the result for the rank after it. All four
+# start at about the same time, so some of them ask for a line that is not written yet.
+
+# %% [markdown] tags=["predict"]
+# A Python dictionary raises an error if you ask for a key that does not exist. What does a store do
+# when a rank calls `get` too early: (a) raise an error, (b) wait until another process has set the
+# key, (c) return an empty value? Put the letter in place of the dots, between the quotes.
+
+# %% tags=["predict"]
+predict("what_get_does", "...")
 
 # %% tags=["run"]
 # %%px
 if rank != 0:
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
-letter = "abcd"[rank]
-if not store.check([f"letter of {rank}"]):  # so that no rank counts twice
-    num_come = store.add("num_come", 1)
-store.set(f"letter of {rank}", letter)
-neighbour = store.get(f"letter of {(rank + 1) % world_size}").decode()
-letters = {"wrote": letter, "read": neighbour}
 
-# %% tags=["picture"]
-num_come = max(ranks.view["num_come"])
-print(f"the counter shows {num_come}")
-holdings_picture(["wrote", "read"], ranks.view["letters"])
+line = ""
+if rank > 0:
+    line = store.get(f"line of rank {rank - 1}").decode()  # a store keeps bytes
+line += str(rank)
+store.set(f"line of rank {rank}", line)
+print(line)
 
 # %% [markdown] tags=["read"]
-# It shows 4, and each rank read what another wrote. That is a **store**: a dictionary that all ranks
-# share. `get` waits until the key is there, so nobody has to come first.
+# (b): `get` waits until the key exists. It gives up after 5 minutes, unless you set another `timeout`.
+# Rank 3 printed `0123`, so it has read a line that was complete only after ranks 0, 1 and 2 had each had
+# their turn. This makes a store a good place to meet: it does not matter which process comes first.
 #
-# It is in rank 0's memory; the others reach it over the network. Somebody must tell them its port,
-# here our kernel. They needed no password, and
-# [security.md](../docs/security.md) says who else needs none.
+# Joining a group is such a meeting. With Gloo, each rank sets a key with its own address, and gets the
+# keys of the others. Then the ranks connect to each other. Tensors travel over these connections, and
+# never through the store:
+#
+# ```text
+#   1. meet at the store            2. connect to each other
+#
+#   rank 0 ---+                     rank 0 --------- rank 1
+#   rank 1 ---+                       |   \       /   |
+#             +--- store              |      \ /      |
+#   rank 2 ---+                       |      / \      |
+#   rank 3 ---+                       |   /       \   |
+#                                   rank 2 --------- rank 3
+# ```
+#
+# A store asks for no password. Every program that can reach its port can read and change it, so use it
+# only in a network that you trust ([who can connect](../docs/security.md)).
 
 # %% tags=["check"]
-assert ranks.view["neighbour"] == list("bcda")
-assert num_come == 4
-ok("4 ranks wrote into one dictionary, and read from it", counter_of_the_store=num_come)
+has_waited = ranks.view["line"] == ["0", "01", "012", "0123"]
+assert has_waited
+letter = "b" if has_waited else "a or c"
+ok("get waits for a key, so no rank has to come first", what_get_does=letter)
 
 # %% [markdown] tags=["question"]
-# ## What does a rank need to join a group?
+# ## What must a process be told before it can join?
+
+# %% [markdown] tags=["explain"]
+# Now the ranks leave the group that `start_ranks` has made for them, and join one by hand. (They can
+# still run cells. The notebook reaches them in another way.)
+#
+# The call is `dist.init_process_group`. Its first argument is the **backend**, the library that will
+# move the tensors: `"gloo"` for tensors in a CPU's memory, `"nccl"` for tensors on NVIDIA GPUs. Then
+# the process takes four steps (with NCCL it takes the last one later, at the first call that moves a
+# tensor):
+#
+# 1. It connects to the store.
+# 2. It writes its own address there, under its own rank.
+# 3. It reads the addresses of all other ranks, and waits for those that are not there yet.
+# 4. It connects to these ranks.
 
 # %% [markdown] tags=["predict"]
-# Our ranks are in a group. Now they leave it, and join one by hand. A guide says that
-# `init_process_group(backend="nccl")` sets communication up. By default that call asks environment
-# variables for all that a rank needs to find the others. Each holds one piece. If none
-# is set, how many pieces are missing?
+# What must a process be told from outside, so that it can take these steps: (a) where the store is;
+# (b) where the store is, and its own rank; (c) where the store is, its own rank, and the number of
+# processes; (d) where the store is, its own rank, and the addresses of all other processes?
 
 # %% tags=["predict"]
-predict("pieces_missing", ...)
+predict("what_to_tell", "...")
+
+# %% [markdown] tags=["explain"]
+# We tell it nothing, and see what it asks for. `init_process_group` looks for these facts in
+# **environment variables**: texts with a name that a process gets from the program that starts it.
+# Python shows them in `os.environ`. The function below calls `init_process_group`, and keeps the
+# error. Each error asks for one variable. The cell sets it, and calls the function again.
 
 # %% tags=["run"]
 # %%px
-leave_group()
-os.environ.pop("RANK", None)  # start_ranks had set it
-try:
-    dist.init_process_group(backend="nccl", timeout=limit)
-except ValueError as error:
-    print(str(error).partition("rendezvous: ")[2])
+import os
 
-# %% tags=["run"]
-# %%px
-# It stops at the first. So we take all away, and give it one more after each error.
-pieces = {"RANK": rank, "WORLD_SIZE": world_size}
-pieces |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-for name in pieces:
-    os.environ.pop(name, None)
-wanted = []
-for name, value in pieces.items():
+dist.destroy_process_group()  # leave the group
+for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+    os.environ.pop(name, None)  # as if nothing had set it
+
+errors = []
+
+
+def try_to_join():
     try:
-        dist.init_process_group(backend="nccl", timeout=limit)
+        dist.init_process_group("gloo")
     except ValueError as error:
-        wanted += [piece for piece in pieces if piece in str(error)]
-    os.environ[name] = str(value)
-if rank == 0:
-    print(f"{len(wanted)} pieces were missing: {', '.join(wanted)}")
+        errors.append(str(error))
 
-# %% [markdown] tags=["read"]
-# 4: who a rank is, of how many, and the store's address and port. All are set now. So the ranks can
-# join, by Gloo, which works on every machine, and in three ways. `env` reads the variables. `file`
-# makes a **file store**, for ranks that see the same disk. `tcp` takes the store that we have
-# opened.
+
+try_to_join()
+os.environ["RANK"] = str(rank)
+try_to_join()
+os.environ["WORLD_SIZE"] = str(world_size)
+try_to_join()
+os.environ["MASTER_ADDR"] = "127.0.0.1"
+try_to_join()
+
+# %% tags=["run"]
+for error in ranks[0]["errors"]:  # those of rank 0
+    print(error)
+
+# %% [markdown] tags=["explain"]
+# (c): a process must be told where the store is, its own rank, and how many processes there are. It
+# asks for four variables, because "where" is two of them:
+#
+# | variable | meaning | for which step |
+# | --- | --- | --- |
+# | `MASTER_ADDR`, `MASTER_PORT` | where the store is | 1. Rank 0 opens it there, the others connect. |
+# | `RANK` | this process's number | 2. It writes its address under this number. |
+# | `WORLD_SIZE` | the number of processes | 3. It knows how many it has to wait for. |
+#
+# (In the errors, `env://` means "from environment variables", and *rendezvous* is torch's word for
+# meeting at a store.) The addresses of the other ranks need not be told: they are in the store.
+#
+# Usually a **launcher** such as `torchrun` starts the processes, and sets the variables of each. If you
+# see "environment variable RANK expected", the script was probably started by `python` and not by
+# a launcher.
+
+# %% [markdown] tags=["explain"]
+# There are three ways to tell a process **its rank, the world size and the store**. The ranks now join
+# three times, once in each way. To see that all four have met, rank r brings the number 10^r: 1, 10, 100
+# or 1000. `all_reduce` adds the numbers of all ranks, and writes the sum into the tensor of every rank.
+# So each digit 1 of the sum stands for one rank.
+#
+# Ways 1 and 2 need a free port. The kernel looks for two, and tells all ranks. Way 3 needs a folder.
+
+# %% tags=["run"]
+ranks.view["free_ports"] = [free_port(), free_port()]
+ranks.view["folder"] = tempfile.mkdtemp()
 
 # %% tags=["run"]
 # %%px
-me = {"rank": rank, "world_size": world_size}
-totals = globals().get("totals", {})
-ways = {"env": {}, "file": {"init_method": f"file://{folder}/store", **me}}
-# With keys of its own, "by hand/...", as those of "env" are in there too.
-ways["tcp"] = {"store": dist.PrefixStore("by hand", store), **me}
-# The store is open. torch must be told, or rank 0 opens it again for "env".
-os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-for way in [way for way in ways if way not in totals]:  # a used store holds old notes
-    dist.init_process_group("gloo", **ways[way])
-    total = torch.tensor([10**rank])
-    dist.all_reduce(total)  # every rank gets the sum over all ranks
-    totals[way] = total.item()
-    leave_group()
-del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
+def add_up(group=None):
+    number = torch.tensor(10**rank)
+    dist.all_reduce(number, group=group)  # None stands for the group of all ranks
+    return number.item()
 
-# %% tags=["picture"]
-holdings_picture(["env", "file", "tcp"], ranks.view["totals"])
+# %% [markdown] tags=["explain"]
+# **Way 1, by environment variables.** Use it with a launcher, which sets them. `MASTER_PORT` was the
+# last one that was missing.
+
+# %% tags=["run"]
+# %%px
+os.environ["MASTER_PORT"] = str(free_ports[0])
+dist.init_process_group("gloo")
+
+sums = [add_up()]
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: the sum is {sums[0]}")
+dist.destroy_process_group()
+
+# %% [markdown] tags=["explain"]
+# **Way 2, by an address in the call.** Use it when your own program starts the processes, and knows
+# their ranks. On several machines, put the name of the machine of rank 0 there, such as
+# `tcp://node1:29500`.
+
+# %% tags=["run"]
+# %%px
+address = f"tcp://127.0.0.1:{free_ports[1]}"
+dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world_size)
+
+sums.append(add_up())
+dist.destroy_process_group()
+
+# %% [markdown] tags=["explain"]
+# **Way 3, by a file.** A store can also be a file that all processes can open. Use it for tests on one
+# machine, where you do not want to choose a port. Take a new file for every group: after a crash, the old
+# one still holds the addresses of processes that have ended.
+
+# %% tags=["run"]
+# %%px
+path = f"file://{folder}/store"
+dist.init_process_group("gloo", init_method=path, rank=rank, world_size=world_size)
+
+sums.append(add_up())
+print(f"the three sums are {sums}")
 
 # %% [markdown] tags=["read"]
-# Each digit of 1111 came from another rank, so all four met, three times. So the guide's sentence,
-# [claim C02](claims.md), is **half true**. The call does set communication up, once it has a rank, a
-# world size and a store.
+# The sum was 1111 three times: all four ranks have met, in each of the three ways.
+#
+# A popular guide says that `init_process_group(backend="nccl")` sets communication up
+# ([claim C02](claims.md)). This is **half true**. Under a launcher this line is indeed all that you
+# write. Without one, the call raises an error until something has told it a rank, a world size and a
+# store. So start your script by a launcher, or give these three in the call.
 
 # %% tags=["check"]
-wanted = ranks.view["wanted"]
-assert wanted == [["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]] * 4
-assert ranks.view["totals"] == [dict.fromkeys(["env", "file", "tcp"], 1111)] * 4
-ok("C02 is half true, the call needs more than a name", pieces_missing=len(wanted[0]))
+num_variables = len(set(ranks[0]["errors"]))
+assert num_variables == 4
+assert ranks.view["sums"] == [[1111, 1111, 1111]] * 4
+letter = {2: "a", 3: "b", 4: "c"}[num_variables]
+ok("C02 is half true: it takes a rank, a world size, a store", what_to_tell=letter)
 
 # %% [markdown] tags=["question"]
-# ## Who must know of a subgroup?
+# ## Which ranks must call `new_group`?
 
-# %% [markdown] tags=["predict"]
-# The ranks join again, with this package's `join_group`: a rank, a world size and a file. Then they
-# make two **subgroups**, groups within the group: ranks 0 and 1, and ranks 2 and 3. Each rank
-# brings `10**rank`, and adds up in its own subgroup. Which sum does rank 3 get?
-
-# %% tags=["predict"]
-predict("sum_of_rank_three", ...)
-
+# %% [markdown] tags=["explain"]
+# Large jobs use smaller groups inside of the big one, for example the eight ranks of one machine.
+# `dist.new_group([0, 2])` creates a **subgroup** of ranks 0 and 2. A call such as `all_reduce` takes
+# it as `group=...`, and then only its members take part. Here are two subgroups, the even and the odd
+# ranks:
 
 # %% tags=["run"]
 # %%px
-def join_anew(**how):  # a file of its own each time: a used one holds old notes
-    leave_group()
-    turns.append(len(turns))
-    join_group(f"{folder}/{port}-{len(turns)}", rank, world_size, **how)
+even = dist.new_group([0, 2])
+odd = dist.new_group([1, 3])
 
-
-join_anew()
-pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]  # all ranks call it twice
-mine = torch.tensor([10**rank])
-dist.all_reduce(mine, group=pairs[rank // 2])
-after = mine.item()
-print(f"the sum of my subgroup is {after}")
+my_group = even if rank in (0, 2) else odd
+print(f"the sum of my subgroup is {add_up(my_group)}")
 
 # %% [markdown] tags=["read"]
-# Rank 3 got 1100: its own 1000, and 100 from rank 2. All four called `new_group` twice, though each
-# is in only one of the two.
+# Ranks 0 and 2 got 101, which is 1 + 100. Ranks 1 and 3 got 1010, which is 10 + 1000. Each rank is in
+# one of the two subgroups, and yet all four ranks ran both calls of `new_group`.
+
+# %% [markdown] tags=["explain"]
+# May a rank leave out the call for a subgroup that it is not in? We try it: only ranks 0 and 3 create
+# `pair`, because ranks 1 and 2 are not in it.
+
+# %% tags=["run"]
+# %%px
+if rank in (0, 3):
+    pair = dist.new_group([0, 3])
+    print(f"the sum of the pair is {add_up(pair)}")
+
+# %% [markdown] tags=["explain"]
+# No error, and the sum 1001 is right. Now all four ranks create one more group, `everyone`. What happens
+# then follows from two rules. torch does not know that your variable is called `pair`:
 #
-# Now ranks 2 and 3 skip the group that they are not in. torch numbers groups. Do all count alike?
+# - **Each rank counts its own calls of `new_group`**, and the count is the number of the group.
+# - The members of a new group meet at the store, under this number. Each member sets one key there for
+#   its place in the list of members, and waits until there is a key for every place.
+#
+# So under number 3, ranks 0 and 3 have set the keys of places 0 and 1, the places of a pair. Fill in
+# the table with what the next cell adds. The first lines are those of the cells above:
+#
+# | number | ranks 0 and 3 create | ranks 1 and 2 create |
+# | --- | --- | --- |
+# | 1 | `even` | `even` |
+# | 2 | `odd` | `odd` |
+# | 3 | `pair`: places 0 and 1 | ? |
+# | 4 | ? | ? |
+
+# %% [markdown] tags=["predict"]
+# In the next cell all four ranks call `new_group` for `everyone`. How many of them get past this call:
+# (a) none, (b) two, (c) all four?
+
+# %% tags=["predict"]
+predict("ranks_past_new_group", "...")
+
+# %% tags=["break", "raises-exception"]
+# %%px
+is_past = False
+everyone = dist.new_group([0, 1, 2, 3])
+is_past = True
+
+# %% tags=["run"]
+num_past = sum(ranks.view["is_past"])
+print(f"{num_past} ranks got past the call")
+
+# %% [markdown] tags=["read"]
+# (a): 0 of them. These are the last two lines of the table:
+#
+# | number | ranks 0 and 3 create | ranks 1 and 2 create |
+# | --- | --- | --- |
+# | 3 | `pair`: places 0 and 1 | `everyone`: places 1 and 2 |
+# | 4 | `everyone`: places 0 and 3 | nothing |
+#
+# Under number 3, ranks 1 and 2 wait for a key of place 3, which nobody sets. Under number 4, ranks 0 and 3
+# wait for the keys of places 1 and 2, which nobody sets either. This is a **deadlock**: every rank waits
+# for something that can no longer happen.
+#
+# A script would now stand still until its timeout. The cells of this course recognise a deadlock. The
+# report's first sentence says what the table says: number 3 stands for two groups. Below it is a line for
+# each rank: the line of the cell at which the rank stands, the call that it is in, and the ranks that it
+# waits for, which are those that have not created `everyone` under its number. Then the ranks were
+# released, and joined a new group. The subgroups ended with the old one.
+#
+# So the rule is: **every rank calls `new_group` for every group, in the same order, also for groups
+# that it is not in.** A rank that is not a member only raises its count. (With the option
+# `use_local_synchronization=True` only the members call it.) This is the right way:
+
+# %% tags=["mend"]
+# %%px
+pair = dist.new_group([0, 3])  # all four ranks call it
+everyone = dist.new_group([0, 1, 2, 3])
+sum_of_everyone = add_up(everyone)
+print(f"the sum of everyone is {sum_of_everyone}")
+
+# %% tags=["check"]
+letter = {0: "a", 2: "b", 4: "c"}[num_past]
+assert ranks.view["sum_of_everyone"] == [1111] * 4
+ok("ranks that count their groups differently never meet", ranks_past_new_group=letter)
+
+# %% [markdown] tags=["question"]
+# ## Which rank never arrived?
+
+# %% [markdown] tags=["explain"]
+# Suppose that one of four processes never arrives: it hangs while it loads its data, or nobody has
+# started it. The other three wait in `init_process_group` until its `timeout` is over. By default that
+# is 30 minutes with Gloo, and 10 minutes with NCCL. We set it to 3 seconds, and rank 2 stays away. The
+# others join by way 3:
+
+# %% tags=["run"]
+ranks.view["folder"] = tempfile.mkdtemp()  # a new folder for new files
 
 # %% tags=["break"]
 # %%px
-pairs = None  # they go with the group
-join_anew()
-if rank < 2:
-    dist.new_group([0, 1])
-dist.barrier()  # all wait here until the pair is made
-number = int(dist.new_group([rank]).group_name)
-print(f"my own group is number {number}")
+from datetime import timedelta
 
-# %% [markdown] tags=["read"]
-# Ranks 0 and 1 counted one group more: theirs is number 2, the others' is number 1. Ranks look for one
-# another in the store under that number. So they must count alike.
+dist.destroy_process_group()
+error_text = ""
+if rank != 2:
+    path, limit = f"file://{folder}/store", timedelta(seconds=3)
+    try:
+        dist.init_process_group(
+            "gloo", init_method=path, rank=rank, world_size=world_size, timeout=limit
+        )
+    except RuntimeError as error:
+        error_text = str(error)
+        print(error_text)
+
+# %% [markdown] tags=["explain"]
+# The three errors say that the time is over. None says that rank 2 is missing. (By ways 1 and 2, rank 0
+# also counts the processes that connect to its store, and says "3/4 clients joined".) With 64 ranks
+# you would now look for the one log that is missing or ends early.
 #
-# Every rank calls `new_group` for every group, in the same order. (With
-# `use_local_synchronization=True` only members call it, but still in one order.)
-
-# %% tags=["mend"]
-# %%px
-join_anew()
-part = split_by_name(
-    {"low": [0, 1], "high": [2, 3]}
-).group_desc  # calls new_group twice
-number_mended = int(dist.new_group([rank]).group_name)
-print(f"I am in {part}, my own group is number {number_mended}")
-
-# %% tags=["check"]
-after = ranks.view["after"]
-assert after == [11, 11, 1100, 1100]
-assert ranks.view["number"] == [2, 2, 1, 1]
-assert len(set(ranks.view["number_mended"])) == 1
-ok("all ranks must count the same groups", sum_of_rank_three=after[3])
-
-# %% [markdown] tags=["question"]
-# ## Who is it that never came?
+# The ranks can find out more if they use a store themselves *before* they join. A store has two more
+# methods. `store.add(key, 1)` adds 1 to a number in the store, and returns the sum. `store.check([key])`
+# returns at once whether the key exists.
 
 # %% [markdown] tags=["predict"]
-# Rank 2 does not come. The other three leave a note in a store, and try to join. They give torch one
-# second in place of its 30 minutes. How many of their three errors will name rank 2?
+# Three ranks have arrived. Which of these tells each of them, within a second, which rank is missing?
+# (a) Each calls `store.add("num_arrived", 1)`, and looks how large the sum gets. (b) Each sets a key
+# with its own number, such as `arrived/3`; when that is done, each calls `check` for the keys of ranks
+# 0 to 3. (c) The same as (b), with `get` in place of `check`.
 
 # %% tags=["predict"]
-predict("errors_that_name_it", ...)
-
-# %% tags=["break", "raises-exception"]
-# %%px
-leave_group()
-num_named, meeting = 0, f"file://{folder}/incomplete"
-if rank != 2:
-    roll = dist.FileStore(f"{folder}/roll", world_size)
-    roll.set(f"here/{rank}", "yes")  # the note
-    try:
-        dist.init_process_group("gloo", meeting, timedelta(seconds=1), world_size, rank)
-    except RuntimeError as error:
-        num_named = str(error).count("rank 2")
-        print(f"how often my error names rank 2: {num_named}")
-        raise
-
-# %% [markdown] tags=["read"]
-# 0. The line names ranks 0, 1 and 3, the ones that came, and all they know is that time is over.
-#
-# But each left a note. So the others can look whose note is not there. Nobody needs an answer from the
-# rank that is missing.
-
-# %% tags=["run"]
-# %%px
-missing = []
-if rank != 2:  # one look; in the exercise, you look until a deadline
-    missing = [r for r in range(world_size) if not roll.check([f"here/{r}"])]
-print(f"missing: {missing}" if rank != 2 else "I was away")
-
-# %% [markdown] tags=["read"]
-# Ranks 0, 1 and 3 know, each by itself, that rank 2 is missing. `join_group` looks so before it joins,
-# if you give it a deadline.
-
-# %% tags=["break", "raises-exception"]
-# %%px
-leave_group()
-if rank != 2:
-    join_group(f"{folder}/deadline", rank, world_size, deadline_s=3)
+predict("way_to_find_the_missing", "...")
 
 # %% tags=["mend"]
 # %%px
-join_anew(deadline_s=3)
-present = dist.get_world_size()
-print(f"{present} of {world_size} ranks came")
+if rank != 2:  # rank 2 stays away again
+    roll = dist.FileStore(f"{folder}/roll", world_size)  # a store in a file
+    roll.set(f"arrived/{rank}", "yes")
+
+# %% tags=["mend"]
+# %%px
+missing = []
+if rank != 2:
+    missing = [r for r in range(world_size) if not roll.check([f"arrived/{r}"])]
+    print(f"missing: {missing}")
+
+# %% [markdown] tags=["read"]
+# (b): all three ranks that have arrived know that rank 2 is missing. `check` does not wait, and it needs no
+# answer from the missing rank: the absent key is the answer. This is **calling the roll**. The sum of
+# (a) would say how many have arrived, but not which. In (c), `get` would wait at the key `arrived/2`.
+#
+# One look was enough here, because a notebook starts a cell when the cell before has ended on all ranks.
+# A script must look again and again, until all keys exist or a deadline is over. You write this loop in
+# the exercise. The course's `join_group` has such a loop, and then joins by way 3. `deadline_s` limits
+# the time of the roll call. Rank 2 still stays away:
+
+# %% tags=["break"]
+# %%px
+from ddp_lessons.errors import RanksMissing
+from ddp_lessons.process_group import join_group
+
+if rank != 2:
+    try:
+        join_group(f"{folder}/three", rank, world_size, deadline_s=1)
+    except RanksMissing as error:
+        print(error)
+
+# %% [markdown] tags=["read"]
+# Each of the 3 ranks names rank 2. Now rank 2 comes, too:
+
+# %% tags=["mend"]
+# %%px
+join_group(f"{folder}/four", rank, world_size, deadline_s=3)
+print(f"{dist.get_world_size()} ranks have joined")
 
 # %% tags=["check"]
-assert ranks.view["missing"] == [[2], [2], [], [2]]
-assert ranks.view["present"] == [4] * 4
-num_named = sum(map(bool, ranks.view["num_named"]))
-assert num_named == 0
-ok("a note in a store tells who is missing", errors_that_name_it=num_named)
+is_named = any("rank 2" in text for text in ranks.view["error_text"])
+assert not is_named
+has_worked = ranks.view["missing"] == [[2], [2], [], [2]]
+assert has_worked
+letter = "b" if has_worked else "none"
+ok("keys in a store tell which rank is missing", way_to_find_the_missing=letter)
 
 # %% [markdown] tags=["question"]
 # ## More: which backends can you choose?
 
+# %% [markdown] tags=["explain"]
+# A popular guide says: choose among NCCL, Gloo and MPI. MPI is the oldest of the
+# three, and most clusters have an MPI library installed. Below, each rank tries to make a group of
+# itself alone with each of the three. (A `HashStore` is a store for one process.)
+
 # %% [markdown] tags=["predict"]
-# A **backend** carries the messages of a group. A guide says: choose among NCCL, Gloo and MPI. But a
-# backend is there only if torch was built with it. On how many of our four ranks does a
-# group by MPI come about?
+# On how many of our four ranks can a group with MPI be made?
 
 # %% tags=["predict"]
 predict("ranks_with_mpi", ...)
@@ -292,17 +476,21 @@ predict("ranks_with_mpi", ...)
 # %%px
 import warnings
 
-leave_group()
+dist.destroy_process_group()
 warnings.simplefilter("ignore")  # torch warns before it refuses
-made = {}
+is_possible = {}
 for name in ("nccl", "gloo", "mpi"):
-    try:  # a group of this rank alone: a world of 1, and a store that nobody shares
+    try:
         dist.init_process_group(name, store=dist.HashStore(), rank=0, world_size=1)
-        leave_group()
-        made[name] = True
+        dist.destroy_process_group()
+        is_possible[name] = True
     except (RuntimeError, ValueError):
-        made[name] = False
-print(f"groups by gloo: {int(made['gloo'])}, by mpi: {int(made['mpi'])}")
+        is_possible[name] = False
+print(f"gloo makes a group: {is_possible['gloo']}, mpi: {is_possible['mpi']}")
+
+# %% tags=["run"]
+num_mpi = sum(backends["mpi"] for backends in ranks.view["is_possible"])
+print(f"MPI makes a group on {num_mpi} of 4 ranks")
 
 # %% tags=["run", "nbval-ignore-output"]
 # %%px --targets 0
@@ -311,31 +499,83 @@ from ddp_lessons.process_group import backends_table
 print(backends_table())
 
 # %% [markdown] tags=["read"]
-# By MPI on 0 ranks, by Gloo on all 4. The table says why, and what each of the others
-# needs. The torch that pip installs is built without MPI, says its documentation.
+# MPI makes a group on 0 ranks, Gloo on all 4. A backend is compiled into torch, or it is not, and the
+# torch that pip installs is built without MPI. An MPI library on the machine does not change that. The
+# table says for each backend whether your torch has it, and why not. (NCCL also needs a GPU. UCC and XCCL
+# are for other networks, and for Intel's GPUs.)
 #
-# So [claim C03](claims.md) is **half true**. The three names exist, and you choose among those
-# that your torch was built with. Print them; do not assume them.
+# So [claim C03](claims.md) is **half true**: the three names exist, but you choose among those that your torch was
+# built with. In practice, take NCCL for tensors on NVIDIA GPUs and Gloo for tensors on CPUs.
 
 # %% tags=["check"]
-made = ranks.view["made"]
-with_mpi = sum(own["mpi"] for own in made)
-assert with_mpi == 0
-assert all(own["gloo"] for own in made)
-ok("C03 is half true, you choose among what is there", ranks_with_mpi=with_mpi)
+num_gloo = sum(backends["gloo"] for backends in ranks.view["is_possible"])
+assert (num_gloo, num_mpi) == (4, 0)
+ok("C03 is half true: torch must be built with it", ranks_with_mpi=num_mpi)
+
+# %% [markdown] tags=["cluster"]
+# ## On your own cluster
+#
+# **One node with 8 GPUs.** (A *node* is one machine of a cluster.) Save this as `train.py`:
+#
+# ```python
+# # train.py
+# import os
+# import torch
+# import torch.distributed as dist
+#
+# local_rank = int(os.environ["LOCAL_RANK"])
+# torch.cuda.set_device(local_rank)
+# dist.init_process_group("nccl")
+#
+# number = torch.tensor(10.0, device="cuda")
+# dist.all_reduce(number)
+# print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {number.item()}")
+# dist.destroy_process_group()
+# ```
+#
+# and start it by
+#
+# ```console
+# $ torchrun --standalone --nproc-per-node=8 train.py
+# ```
+#
+# Each of the 8 processes brings 10, so each prints 80.0. `torchrun` starts the processes, and sets the four
+# variables of way 1 for each of them. It also sets `LOCAL_RANK`, the number of the process on its own
+# node, by which each process chooses its GPU. Without `set_device` all 8 processes would use GPU 0.
+#
+# **Two nodes**, `node1` and `node2`. Run the same command on both:
+#
+# ```console
+# $ torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=node1:29500 --rdzv-id=42 train.py
+# ```
+#
+# | option | meaning |
+# | --- | --- |
+# | `--nnodes=2 --nproc-per-node=8` | the world size: 2 times 8 processes |
+# | `--rdzv-endpoint=node1:29500` | address and port of the store (`rdzv` is short for rendezvous); the port must be free on `node1`, and `node2` must be able to reach it |
+# | `--rdzv-backend=c10d` | the kind of store: a `TCPStore`, as in section 1 |
+# | `--rdzv-id=42` | a name of this job, the same on both nodes |
+# | `--standalone` | in place of the three `--rdzv` options, on one node: `torchrun` finds a free port itself |
+#
+# The two `torchrun` processes meet at this store first, and agree on the ranks 0 to 15. Only then do they
+# start your script. If `node2` is down, `torchrun` on `node1` waits for some minutes, and no process of
+# your script exists yet. If a process dies, `torchrun` ends all others. So with a launcher you need
+# the roll call only for a process that hangs before it joins. (These commands were run with two
+# processes a node and both nodes on one machine, without GPUs: with `"gloo"` in place of `"nccl"`, and
+# without the lines that choose a GPU.)
 
 # %% [markdown] tags=["recap"]
-# You have joined ranks by hand over the environment, a file and TCP, split them into subgroups,
-# and named the one that never came.
+# You have joined ranks to a group in three ways, created smaller groups, and found the rank that
+# never arrived.
 #
-# Rule of thumb: **a rank, a world size and a store make a group; what makes groups is called by
-# every rank, in the same order.**
+# Rule of thumb: **give every process a rank, a world size and a store, and let every rank create every
+# group, in the same order.**
 
 # %% [markdown] tags=["next"]
 # - **Exercise** [01](../exercises/01_process_group.ipynb): join a group, make subgroups, name the
-#   missing ranks. After the exercise: how `join_group` does it, in
+#   missing ranks. After the exercise: how `join_group` calls the roll, in
 #   [missing.py](../ddp_lessons/process_group/missing.py).
-# - **Next lesson** [02](02_collectives.ipynb): what moves when ranks talk?
+# - **Next lesson** [02](02_collectives.ipynb): what do `all_reduce` and its relatives move?
 # - **Sources**: PyTorch's documentation,
 #   [torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html), sections
 #   "Initialization", "Distributed Key-Value Store" and "Groups"; S. Li and others,
@@ -344,4 +584,3 @@ ok("C03 is half true, you choose among what is there", ranks_with_mpi=with_mpi)
 
 # %% tags=["teardown"]
 ranks.stop()
-folder.cleanup()

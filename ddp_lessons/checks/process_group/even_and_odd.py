@@ -126,12 +126,12 @@ even_and_odd = Task(
     in_group=False,
     draws_case=2,
     hints=(
-        "dist.new_group takes a list of ranks and returns their group.",
-        "Every rank calls it for every group, in the same order: torch numbers groups by counting "
-        "the calls.",
-        "Make both groups first. Then choose the one to return by dist.get_rank() % 2.",
-        "even = dist.new_group(list(range(0, world_size, 2))) is the first of two such lines; no "
-        "line stands under an if.",
+        "dist.new_group takes a list of ranks, and returns their group.",
+        "Every rank calls it for every group, in the same order, because each rank counts its "
+        "calls.",
+        "Create both groups first. Then choose the one to return by dist.get_rank() % 2.",
+        "even = dist.new_group(list(range(0, world_size, 2))) is the first of two such lines. "
+        "Neither stands under an if.",
     ),
     expected=Expected(
         lambda case, rank: sum(10**r for r in _expected_ranks(rank, case.world_size)),
@@ -140,8 +140,9 @@ even_and_odd = Task(
     mistakes=(
         Mistake(
             "old-group",
-            "A group ends with the world that it was made in. Make both anew in each call.",
-            "It returned a group that was made in an earlier call, and is gone since.",
+            "A subgroup ends with the default group in which it was created. Create both in each "
+            "call.",
+            "It returned a group of an earlier call, which has ended since.",
             shows=lambda view: view.output.get("is_gone", False),
         ),
         Mistake(
@@ -155,7 +156,8 @@ even_and_odd = Task(
         ),
         Mistake(
             "other-ranks",
-            "Even ranks are 0, 2, 4 and so on, odd ones 1, 3, 5, below the world size.",
+            "The even ranks are 0, 2, 4 and so on, and the odd ranks are 1, 3, 5 and so on, below "
+            "the world size.",
             shows=_has_other_ranks,
         ),
         Mistake(
@@ -166,28 +168,28 @@ even_and_odd = Task(
         ),
         Mistake(
             "own-only",
-            "Every rank must call new_group for both groups, also for the one of others.",
+            "Every rank must call new_group for both groups, also for the one that it is not in.",
             shows=lambda view: view.output["num_made"] < 2 and _shares_a_number(view),
         ),
         Mistake(
             "order",
-            "Make the two groups in the same order on every rank.",
+            "Create the two groups in the same order on every rank.",
             shows=_shares_a_number,
         ),
         Mistake(
             "not-shared",
-            "All ranks of a group must return the one that they made in the same call.",
+            "All ranks of a group must return the group that they created in the same call.",
             shows=_has_a_group_apart,
         ),
         Mistake(
             "out-of-step",
             "Every rank must make the same calls of new_group, also for groups that it is not in, "
-            "and no other rank may make one more.",
+            "and no rank may make one more than the others.",
             shows=_counts_apart,
         ),
         Mistake(
             "too-many",
-            "Make each of the two groups once, however many ranks there are.",
+            "Create each of the two groups once, no matter how many ranks there are.",
             shows=lambda view: (
                 view.output["num_made"] > 2
                 and f"It has counted {view.output['num_made']} calls of new_group; 2 are enough."
@@ -195,19 +197,19 @@ even_and_odd = Task(
         ),
         replace(
             VALUES,
-            hint="The groups are right, but their messages do not arrive. Some backends only play "
-            "one, for tests.",
+            hint="The groups are right, but their messages do not arrive. Some backends, such as "
+            "`fake`, move no data: they are for tests.",
             symptom="An all-reduce in it gave another sum.",
         ),
         Mistake(
             "deadlock",
-            "All ranks must make the same calls in the same order, and those of a subgroup must "
-            "hold one and the same: make each of the two once.",
+            "All ranks must make the same calls of new_group in the same order, and the members "
+            "of a subgroup must return the same one: create each of the two once.",
         ),
         Mistake(
             "raised",
-            "A line that is named is yours. Perhaps it needs 4 ranks, or an even number: ask "
-            "dist.get_world_size().",
+            "If a line is named, it is a line of your function. It may work only for 4 ranks, or "
+            "for an even number of them: ask dist.get_world_size().",
         ),
     ),
 )

@@ -93,11 +93,11 @@ join = Task(
     draw=_draw,
     hints=(
         "A group needs three things: a rank, a world size and a store. Two of them are given.",
-        "The store is a file at `path`. dist.FileStore makes one, and an address that begins with "
-        "file:// does too.",
+        "The store is the file at `path`. dist.FileStore opens it, and so does an address that "
+        "begins with file://.",
         "dist.init_process_group takes the backend, then store=... or init_method=..., and rank "
         "and world_size by their names.",
-        'dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, and so on.',
+        'Call dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, ...).',
     ),
     expected=Expected(
         lambda case, rank: sum(10**r for r in range(case.world_size)),
@@ -106,12 +106,12 @@ join = Task(
     mistakes=(
         Mistake(
             "no-identity",
-            "A file does not know who you are: give rank and world_size, too.",
+            "A file does not know which rank calls: give rank and world_size, too.",
             raises=("parameter missing", "world_size must be", "rank must be"),
         ),
         Mistake(
             "bare-path",
-            "init_method takes an address: file:// and the path. A bare path is none.",
+            "init_method takes an address: file:// and then the path. A path alone is no address.",
             raises=("No rendezvous handler",),
         ),
         Mistake(
@@ -122,8 +122,8 @@ join = Task(
         ),
         Mistake(
             "not-joined",
-            "A store alone makes no group: call dist.init_process_group, and stay in. If you catch "
-            "its error, nobody learns why it failed.",
+            "A store alone makes no group: call dist.init_process_group, and do not leave the "
+            "group again. If you catch its error, the check cannot show why it failed.",
             "After it, this rank is in no group.",
             shows=lambda view: not view.output["is_joined"],
         ),
@@ -142,21 +142,21 @@ join = Task(
         ),
         Mistake(
             "other-store",
-            "Use the file at `path`, which is new, and leave it there: another one may be left "
+            "Use the file at `path`, which is new, and do not remove it. Another file may be left "
             "from an earlier group.",
             shows=_met_elsewhere,
         ),
         replace(
             VALUES,
-            hint="The ranks are in a group, but its messages do not arrive. Some backends only "
-            "play one, for tests.",
+            hint="The ranks are in a group, but its messages do not arrive. Some backends, such as "
+            "`fake`, move no data: they are for tests.",
             symptom="An all-reduce gave another sum.",
         ),
         Mistake(
             "raised",
-            "A line that is named is yours. If it waited in vain, the ranks did not meet: each "
-            "needs its own rank, all of them the same world size and the same file, which nobody "
-            "removes or empties.",
+            "If a line is named, it is a line of your function. If it timed out, the ranks did not "
+            "meet: each needs its own rank, and all of them the same world size and the same file, "
+            "which no rank removes or empties.",
         ),
     ),
     must_return=False,

@@ -178,11 +178,11 @@ missing = Task(
     ok="named at the deadline, and at once when all had come",
     draw=_draw,
     hints=(
-        "A rank that is away answers nothing. But those that come can leave a note in the store.",
-        "Write a key of this rank first. Then look for the keys of the others, again and again, "
-        "until all are there or the time is over.",
-        "store.check([key]) says at once whether a key is there; store.get(key) would wait for it. "
-        "time.monotonic() tells the time.",
+        "A missing rank gives no answer. But each rank that arrives can set a key in the store.",
+        "Set a key of this rank first. Then look for the keys of the other ranks, again and again, "
+        "until all exist or the deadline is over.",
+        "store.check([key]) returns at once whether a key exists; store.get(key) would wait for "
+        "it. time.monotonic() returns the time in seconds.",
         'absent = [r for r in absent if not store.check([f"here/{r}"])] goes into a while loop '
         "that also looks at the clock.",
     ),
@@ -190,44 +190,43 @@ missing = Task(
     mistakes=(
         Mistake(
             "no-list",
-            "Return a list of ranks; an empty one if all have come.",
+            "Return a list of ranks; an empty list if all have arrived.",
             "It must return a list of ranks.",
             shows=_is_no_list,
         ),
         Mistake(
             "lost",
-            "Leave a note under a key of this rank alone. A rank that reads a list and writes it "
-            "back takes away what others have written meanwhile.",
-            "It names a rank that has come, and several ranks write one key.",
+            "Set a key that only this rank sets. A rank that reads a list from the store and "
+            "writes it back deletes what other ranks have added meanwhile.",
+            "It names a rank that has arrived, and several ranks set the same key.",
             shows=lambda view: _names_present(view) and _writes_over(view),
         ),
         Mistake(
             "unsaid",
-            "Each rank must leave a note under a key of its own, and leave it before it looks for "
-            "those of the others.",
-            "It names a rank that has come, and some rank looks before it leaves a note.",
+            "Each rank must set its own key before it looks for the keys of the others.",
+            "It names a rank that has arrived, and some rank looks before it sets its own key.",
             shows=lambda view: _names_present(view) and _looks_first(view),
         ),
         Mistake(
             "at-once",
-            "A deadline of 0 leaves time for one look: leave this rank's note, look, and then only "
-            "ask whether the time is over.",
-            "It names a rank that has come.",
+            "A deadline of 0 leaves time for one look: set this rank's key, look, and only then "
+            "ask whether the deadline is over.",
+            "It names a rank that has arrived.",
             shows=lambda view: _names_present(view) and view.case["deadline_s"] == 0,
         ),
         Mistake(
             "impatient",
-            "Leave this rank's note, look, and then ask the time: until the deadline is over, look "
-            "again, as a rank may still come. It counts from this rank's own call, in seconds and "
-            "their parts.",
+            "Set this rank's key, look, and then ask the time. Look again until the deadline is "
+            "over, because a rank may still arrive. The deadline counts from this rank's own "
+            "call, in seconds and fractions of a second.",
             "It gave up before the deadline was over.",
             shows=_gives_up,
         ),
         Mistake(
             "one-look",
-            "Look for the key of every rank anew in each round, and for each key by itself: asked "
-            "for several keys, store.check only says whether all are there.",
-            "It names ranks that came within the deadline.",
+            "Look for the key of every missing rank again in each round, and ask for each key "
+            "alone: with several keys, store.check only returns whether all of them exist.",
+            "It names ranks that arrived within the deadline.",
             shows=lambda view: (
                 _names_present(view)
                 and view.rank not in _too_late(view.case)
@@ -236,23 +235,23 @@ missing = Task(
         ),
         Mistake(
             "too-patient",
-            "One deadline, from the call on, holds for all ranks together. Look many times a "
-            "second, by store.check, which only asks: store.get and store.wait block for each key "
-            "that is missing, and raise in the end.",
+            "The deadline holds for all ranks together. Look many times a second by store.check, "
+            "which does not wait: store.get and store.wait block for each key that is missing, "
+            "and raise an error in the end.",
             shows=_is_too_patient,
             raises=("Timeout waiting", "Wait timeout"),
         ),
         VALUES,
         Mistake(
             "slow",
-            "Return as soon as all keys are there.",
-            "All ranks had come, and it waited until the deadline.",
+            "Return as soon as all keys exist.",
+            "All ranks had arrived, and it waited until the deadline.",
             shows=_is_slow,
         ),
         Mistake(
             "late",
-            "Look at the clock as often as for the keys, and end when the time is over. To "
-            "store.wait, a timeout of 0 means none: it waits for ever.",
+            "Ask the time after each look, and return when the deadline is over. For store.wait, a "
+            "timeout of 0 means no timeout: it waits for ever.",
         ),
     ),
     in_group=False,
