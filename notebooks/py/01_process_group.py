@@ -1,4 +1,4 @@
-# %% [markdown] tags=["title"] minutes=[40, 42, 40]
+# %% [markdown] tags=["title"] minutes=[42, 40, 40]
 # # How do processes become a process group?
 #
 # 40 minutes, 4 ranks. This lesson builds on [00_ranks](00_ranks.ipynb), where four ranks answered a
@@ -28,20 +28,21 @@ ranks = start_ranks(4)
 # ## What can processes share before they are connected?
 
 # %% [markdown] tags=["explain"]
-# Four processes have just started, perhaps on four machines. They share no memory, and none of them
+# Imagine four processes that have just started, perhaps on four machines. They share no memory, and none of them
 # knows where the others are. To connect, they would have to exchange their addresses; but to
 # exchange anything, they would have to be connected.
 #
-# A **store** solves this. It is a dictionary that one process keeps in its memory, and that all other
-# processes can read and write over the network. They only have to know where it is:
+# A **store** solves this. It is a dictionary that all processes can read and write. Usually one process
+# keeps it in its memory, and the others reach it over the network. They only have to know where it is:
 #
 # - the **address** of the machine, where `127.0.0.1` always means "this machine";
 # - a **port**, a number that tells the programs on one machine apart. A program that wants to be
 #   reached waits at a port. No second program can wait at the same port of that machine.
 #
 # Below, rank 0 opens a store. It asks for port 0, which means "any port that is free", and then asks
-# the store which one it got. The kernel, the notebook's own process, tells the other ranks. (`start_ranks`
-# has joined the ranks to a group already. In this section we use only their numbers.)
+# the store which one it got. The kernel, the notebook's own process, tells the other ranks. (Our ranks
+# are connected already, because `start_ranks` has joined them to a group. In this section we use
+# only their numbers.)
 
 # %% tags=["run"]
 # %%px
@@ -119,14 +120,16 @@ ok("get waits for a key, so no rank has to come first", what_get_does=letter)
 # still run cells. The notebook reaches them in another way.)
 #
 # The call is `dist.init_process_group`. Its first argument is the **backend**, the library that will
-# move the tensors: `"gloo"` for tensors in a CPU's memory, `"nccl"` for tensors on NVIDIA GPUs. Then
-# the process takes four steps (with NCCL it takes the last one later, at the first call that moves a
-# tensor):
+# move the tensors: `"gloo"` for tensors in a CPU's memory, `"nccl"` for tensors on NVIDIA GPUs. With
+# Gloo, the process then takes four steps:
 #
 # 1. It connects to the store.
 # 2. It writes its own address there, under its own rank.
 # 3. It reads the addresses of all other ranks, and waits for those that are not there yet.
 # 4. It connects to these ranks.
+#
+# (With NCCL the ranks connect later, at the first call that moves a tensor, and find each other at
+# the store there. So some mistakes of this lesson show only at that call.)
 
 # %% [markdown] tags=["predict"]
 # What must a process be told from outside, so that it can take these steps: (a) where the store is;
@@ -178,7 +181,7 @@ for error in ranks[0]["errors"]:  # those of rank 0
 #
 # | variable | meaning | for which step |
 # | --- | --- | --- |
-# | `MASTER_ADDR`, `MASTER_PORT` | where the store is | 1. Rank 0 opens it there, the others connect. |
+# | `MASTER_ADDR`, `MASTER_PORT` | where the store is | 1. Rank 0 opens it there, if no launcher has, and the others connect. |
 # | `RANK` | this process's number | 2. It writes its address under this number. |
 # | `WORLD_SIZE` | the number of processes | 3. It knows how many it has to wait for. |
 #
@@ -295,14 +298,15 @@ if rank in (0, 3):
 
 # %% [markdown] tags=["explain"]
 # No error, and the sum 1001 is right. Now all four ranks create one more group, `everyone`. What happens
-# then follows from two rules. torch does not know that your variable is called `pair`:
+# then follows from two rules. torch cannot recognise a group by the name of your variable. It goes by a
+# number, and by places:
 #
 # - **Each rank counts its own calls of `new_group`**, and the count is the number of the group.
 # - The members of a new group meet at the store, under this number. Each member sets one key there for
 #   its place in the list of members, and waits until there is a key for every place.
 #
-# So under number 3, ranks 0 and 3 have set the keys of places 0 and 1, the places of a pair. Fill in
-# the table with what the next cell adds. The first lines are those of the cells above:
+# In the list `[0, 3]`, rank 0 has place 0, and rank 3 has place 1. Fill in the table with what the next
+# cell adds. The first lines are those of the cells above:
 #
 # | number | ranks 0 and 3 create | ranks 1 and 2 create |
 # | --- | --- | --- |
@@ -343,8 +347,9 @@ print(f"{num_past} ranks got past the call")
 # A script would now stand still until its timeout. The cells of this course recognise a deadlock. The
 # report's first sentence says what the table says: number 3 stands for two groups. Below it is a line for
 # each rank: the line of the cell at which the rank stands, the call that it is in, and the ranks that it
-# waits for, which are those that have not created `everyone` under its number. Then the ranks were
-# released, and joined a new group. The subgroups ended with the old one.
+# waits for. Rank 1 waits for ranks 0 and 3, because they have not created `everyone` under number 3, and
+# rank 0 waits for ranks 1 and 2 under number 4. Then the ranks were released, and joined a new group.
+# The subgroups ended with the old one.
 #
 # So the rule is: **every rank calls `new_group` for every group, in the same order, also for groups
 # that it is not in.** A rank that is not a member only raises its count. (With the option
@@ -402,8 +407,8 @@ if rank != 2:
 # %% [markdown] tags=["predict"]
 # Three ranks have arrived. Which of these tells each of them, within a second, which rank is missing?
 # (a) Each calls `store.add("num_arrived", 1)`, and looks how large the sum gets. (b) Each sets a key
-# with its own number, such as `arrived/3`; when that is done, each calls `check` for the keys of ranks
-# 0 to 3. (c) The same as (b), with `get` in place of `check`.
+# with its own number, such as `arrived/3`; when all three have done so, each calls `check` for the keys
+# of ranks 0 to 3. (c) The same as (b), with `get` in place of `check`.
 
 # %% tags=["predict"]
 predict("way_to_find_the_missing", "...")
@@ -501,8 +506,8 @@ print(backends_table())
 # %% [markdown] tags=["read"]
 # MPI makes a group on 0 ranks, Gloo on all 4. A backend is compiled into torch, or it is not, and the
 # torch that pip installs is built without MPI. An MPI library on the machine does not change that. The
-# table says for each backend whether your torch has it, and why not. (NCCL also needs a GPU. UCC and XCCL
-# are for other networks, and for Intel's GPUs.)
+# table says for each backend whether your torch has it, and why not. (NCCL also needs a GPU. You will hardly
+# need the last two, UCC and XCCL.)
 #
 # So [claim C03](claims.md) is **half true**: the three names exist, but you choose among those that your torch was
 # built with. In practice, take NCCL for tensors on NVIDIA GPUs and Gloo for tensors on CPUs.
@@ -552,13 +557,14 @@ ok("C03 is half true: torch must be built with it", ranks_with_mpi=num_mpi)
 # | option | meaning |
 # | --- | --- |
 # | `--nnodes=2 --nproc-per-node=8` | the world size: 2 times 8 processes |
-# | `--rdzv-endpoint=node1:29500` | address and port of the store (`rdzv` is short for rendezvous); the port must be free on `node1`, and `node2` must be able to reach it |
+# | `--rdzv-endpoint=node1:29500` | address and port of the store at which the two `torchrun` processes meet (`rdzv` is short for rendezvous); the port must be free on `node1` |
 # | `--rdzv-backend=c10d` | the kind of store: a `TCPStore`, as in section 1 |
 # | `--rdzv-id=42` | a name of this job, the same on both nodes |
 # | `--standalone` | in place of the three `--rdzv` options, on one node: `torchrun` finds a free port itself |
 #
 # The two `torchrun` processes meet at this store first, and agree on the ranks 0 to 15. Only then do they
-# start your script. If `node2` is down, `torchrun` on `node1` waits for some minutes, and no process of
+# start your script. The nodes must be able to reach each other at all ports, because tensors travel
+# at others. If `node2` is down, `torchrun` on `node1` waits for some minutes, and no process of
 # your script exists yet. If a process dies, `torchrun` ends all others. So with a launcher you need
 # the roll call only for a process that hangs before it joins. (These commands were run with two
 # processes a node and both nodes on one machine, without GPUs: with `"gloo"` in place of `"nccl"`, and

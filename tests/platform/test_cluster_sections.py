@@ -1,0 +1,149 @@
+"""
+Tests that run the files and commands of the lessons' sections "On your own cluster".
+
+There are no GPUs and no second machine here. So the files run on CPUs with Gloo, with two processes
+on each node. The two nodes are two `torchrun` on this machine, or those of a throw-away Slurm.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lessons import STEMS, sources
+from throw_away_slurm import needs_slurm, running_slurm
+
+from ddp_lessons.launch import free_port
+
+LIMIT_S = 150.0
+"""
+Limit for a command on a slow machine. It ends a hang.
+"""
+_ON_CPUS = (
+    (r".*torch\.cuda\.set_device\(.*\n", ""),
+    (r".*torch\.cuda\.synchronize\(.*\n", ""),
+    (r", device_id=torch\.device\([^)]*\)", ""),
+    (r", device_ids=\[\w+\]", ""),
+    (r'"nccl"', '"gloo"'),
+    (r'"cuda"', '"cpu"'),
+    (r"\.cuda\(\)", ""),
+)
+_SMALLER = {
+    "03_ring": ((r"range\(10, 31, 4\)", "range(10, 19, 4)"),),
+    "05_replicas": ((r"4096", "64"), (r"range\(100\)", "range(3)")),
+}
+"""
+Changes that let a lesson's file compute less here, because CPUs would take minutes.
+"""
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def blocks(stem, language):
+    """
+    Return the blocks of code in a language that the cluster cells of a lesson show.
+    """
+    text = "\n".join(sources(stem, "cluster"))
+    return [block for found, block in _BLOCK.findall(text) if found == language]
+
+
+def commands(stem):
+    """
+    Return the `torchrun` commands of a lesson's cluster cells, each on one line.
+    """
+    text = "\n".join(blocks(stem, "console")).replace("\\\n", " ")
+    lines = [" ".join(line.removeprefix("$ ").split()) for line in text.splitlines()]
+    return [line for line in lines if "torchrun" in line]
+
+
+def on_two_processes(command, port):
+    """
+    Return a command of the lesson with two processes a node, and with this machine as first node.
+    """
+    command = command.replace("--nproc-per-node=8", "--nproc-per-node=2")
+    return re.sub(r'"?(node1|\$first_node):29500"?', f"127.0.0.1:{port}", command)
+
+
+def write_script(stem, folder):
+    """
+    Write the lesson's Python file, changed for CPUs, under the name that its commands give it.
+    """
+    [script] = blocks(stem, "python")
+    for pattern, here in (*_ON_CPUS, *_SMALLER.get(stem, ())):
+        script = re.sub(pattern, here, script)
+    assert "cuda" not in script
+    (folder / commands(stem)[0].split()[-1]).write_text(script)
+
+
+def environment():
+    """
+    Return an environment in which `torchrun` is that of the tests' Python, with one thread a rank.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+WITH_CLUSTER = [stem for stem in STEMS if any(blocks(stem, "python")) and commands(stem)]
+WITH_SLURM = [stem for stem in WITH_CLUSTER if blocks(stem, "bash")]
+
+
+@pytest.mark.parametrize("stem", WITH_CLUSTER)
+def test_one_node_runs_the_file(stem, tmp_path):
+    """
+    The command for one node runs the lesson's file, and rank 0 prints a result.
+    """
+    write_script(stem, tmp_path)
+    [one_node] = [command for command in commands(stem) if "--standalone" in command]
+    done = subprocess.run(
+        on_two_processes(one_node, port=None), shell=True, cwd=tmp_path, env=environment(),
+        capture_output=True, text=True, check=False, timeout=LIMIT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("stem", WITH_CLUSTER)
+def test_two_nodes_run_the_file(stem, tmp_path):
+    """
+    The command for two nodes, given twice, makes one world of both.
+    """
+    two_nodes = [command for command in commands(stem) if "--nnodes=2" in command]
+    if not two_nodes:
+        pytest.skip("its two nodes are under Slurm")
+    write_script(stem, tmp_path)
+    [command] = two_nodes
+    command = on_two_processes(command, free_port())
+    started = [
+        subprocess.Popen(
+            command, shell=True, cwd=tmp_path, env=environment(), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    ended = [process.communicate(timeout=LIMIT_S) for process in started]
+    assert [process.returncode for process in started] == [0, 0], ended
+    assert "".join(printed for printed, _ in ended).strip()
+
+
+@needs_slurm
+@pytest.mark.parametrize("stem", WITH_SLURM)
+def test_slurm_runs_the_batch_file(stem, tmp_path):
+    """
+    Slurm accepts the lesson's batch file, and two nodes run the lesson's file. The cluster here has
+    no GPUs, so the option that asks for them is left out.
+    """
+    write_script(stem, tmp_path)
+    [batch] = blocks(stem, "bash")
+    assert batch.startswith("#!/bin/bash\n")
+    batch = re.sub(r" ?--gpus-per-node=8", "", batch)
+    batch = re.sub(r"^#SBATCH$\n", "", on_two_processes(batch, free_port()), flags=re.MULTILINE)
+    (tmp_path / "job.sh").write_text(re.sub(r"--cpus-per-task=\d+", "--cpus-per-task=2", batch))
+    with running_slurm():
+        done = subprocess.run(
+            ["sbatch", "--wait", "--output=out.txt", "job.sh"],
+            cwd=tmp_path, env=environment() | {"SLURM_CONF": os.environ["SLURM_CONF"]},
+            capture_output=True, text=True, check=False, timeout=LIMIT_S,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr + (tmp_path / "out.txt").read_text()
+    assert (tmp_path / "out.txt").read_text().strip()
