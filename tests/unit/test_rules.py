@@ -397,6 +397,19 @@ def test_findings_the_answer_of_a_prediction_is_one_of_its_choices(lesson):
     assert broken(lesson) == {"answer"}
 
 
+def test_drift_warns_of_a_text_that_was_changed_since_it_was_read(lesson):
+    """
+    A text that has grown by a quarter of an hour since its readers were timed gives a warning, and
+    no finding: an estimate is no measurement.
+    """
+    assert reading_time.drift(lesson) == ""
+    cell_of(lesson, "read")["source"] += " A sum adds." * 750
+    assert "looks like 25 minutes, and its readers needed 10:" in reading_time.drift(lesson)
+    assert "minutes" not in broken(lesson, has_run=False)
+    del lesson["cells"][0]["metadata"]["minutes"]
+    assert reading_time.drift(lesson) == ""
+
+
 def test_findings_three_to_five_sections(lesson):
     """
     A lesson has three to five sections. Six questions are too many for one sitting.

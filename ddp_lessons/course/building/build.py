@@ -15,6 +15,7 @@ from ddp_lessons.course.notebooks.canonical import canonical, dumps, plain_lines
 from ddp_lessons.course.notebooks.cell_roles import role_of
 from ddp_lessons.course.notebooks.starters import blank_of
 from ddp_lessons.course.notebooks.text_twins import one_folder_down, read_twin
+from ddp_lessons.course.rules import reading_time
 from ddp_lessons.errors import NotebookRefused
 from ddp_lessons.files import replace_text
 from ddp_lessons.jobs.owned import DEADLINE_STATUS, run_owned
@@ -82,6 +83,8 @@ def build(paths, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     rules.refuse(name, broken)
     replace_text(paths.notebook, dumps(notebook))
     replace_text(paths.blank, blank)
+    if paths.is_lesson and (warning := reading_time.drift(notebook)):
+        print(f"{name}: {warning}", file=sys.stderr)
     return notebook
 
 

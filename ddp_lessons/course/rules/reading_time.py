@@ -4,6 +4,7 @@ The minutes that a reader needs for a lesson, estimated from its words, lines of
 
 import math
 import re
+from statistics import median
 
 from ddp_lessons.course.notebooks.cell_roles import first_reading, role_of
 
@@ -24,6 +25,29 @@ STEP = 5
 """
 Minutes in titles are multiples of this number, because finer steps are of no use to a planner.
 """
+MOST_DRIFT = 10
+"""
+Minutes by which the estimate and the readers' median may differ. For lessons whose readers were
+timed they differ by 5 at most, so a larger difference says that the text was changed since.
+"""
+
+
+def drift(notebook):
+    """
+    Return a warning if a lesson's text has drifted apart from its readers' minutes; "" otherwise.
+
+    Args:
+        notebook: A notebook of nbformat 4. Its first cell notes the minutes of its readers, or the
+            warning is "".
+    """
+    reported = notebook["cells"][0]["metadata"].get("minutes", [])
+    estimate = minutes(notebook)
+    if not reported or abs(estimate - median(reported)) <= MOST_DRIFT:
+        return ""
+    return (
+        f"its text looks like {estimate} minutes, and its readers needed {median(reported):g}: if "
+        "it was changed since, have it read again, and note the new minutes"
+    )
 
 
 def minutes(notebook):
