@@ -8,6 +8,7 @@ from ddp_lessons.pictures.buckets import buckets_picture
 from ddp_lessons.pictures.collectives import (
     collective_picture,
     collectives_picture,
+    exchange_picture,
     numbers_in,
 )
 from ddp_lessons.pictures.holdings import holdings_picture
@@ -28,6 +29,7 @@ __all__ = [
     "buckets_picture",
     "collective_picture",
     "collectives_picture",
+    "exchange_picture",
     "holdings_picture",
     "loss_plot",
     "memory_picture",

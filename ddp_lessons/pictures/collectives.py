@@ -55,6 +55,36 @@ def collective_picture(
     return canvas.picture(f"What {len(before)} ranks hold before and after {name}")
 
 
+def exchange_picture(
+    name: str,
+    gives: Sequence[Iterable[_Tensor] | None],
+    gets: Sequence[Iterable[_Tensor] | None],
+) -> Picture:
+    """
+    Draw what each rank gives to a collective that writes into other tensors, and what it gets.
+
+    Args:
+        name: The collective, for example "gather".
+        gives: For each rank, in rank order, the tensor or the list of tensors that it gives, or
+            None if it gives nothing.
+        gets: For as many ranks, what the collective writes, in the same form.
+
+    Returns:
+        Picture: The grids, an arrow between them. No border is thick: nothing was overwritten.
+
+    Raises:
+        BadInput: There is no rank, or a different number of them in `gives` and `gets`.
+
+    Lesson: 02_collectives.
+    """
+    canvas = Canvas(0, 0)
+    given, got = [[numbers_in(tensors) for tensors in side] for side in (gives, gets)]
+    _, height = _panel(canvas, 0, 0, name, given, got, is_in_place=False)
+    if not all((*given, *got)):
+        _note(canvas, height, "dashed: nothing")
+    return canvas.picture(f"What {len(gives)} ranks give to {name}, and what they get")
+
+
 def collectives_picture(
     held: Sequence[Sequence[tuple[str, Sequence[object], Sequence[object]]]],
 ) -> Picture:
@@ -95,23 +125,25 @@ def collectives_picture(
     return canvas.picture(f"What {len(held)} ranks hold before and after {', '.join(names)}")
 
 
-def _panel(canvas, left, top, name, before, after):
+def _panel(canvas, left, top, name, before, after, is_in_place=True):
     """
     Draw one collective with its upper left corner at a point, and return its width and height.
+    A thick border marks what a collective in place has changed.
     """
+    titles = ("before", "after") if is_in_place else ("gives", "gets")
     width, height = _panel_size(name, before, after)
     canvas.width, canvas.height = max(canvas.width, left + width), max(canvas.height, top + height)
     old, new = [[list(row) for row in rows] for rows in (before, after)]
     arrow, old_widths, new_widths = _arrow_width(name), _widths(old), _widths(new)
     start = left + _LEFT
     right = start + sum(old_widths) + arrow
-    canvas.text(start, top + 20, "before", anchor="start", bold=True)
-    canvas.text(right, top + 20, "after", anchor="start", bold=True)
+    canvas.text(start, top + 20, titles[0], anchor="start", bold=True)
+    canvas.text(right, top + 20, titles[1], anchor="start", bold=True)
     for rank, (row, changed) in enumerate(zip(old, new, strict=True)):
         y = top + _TOP + rank * _ROW
         canvas.chip(left + 10, y + 4, rank)
         _cells(canvas, start, y, rank, row, old_widths, None)
-        _cells(canvas, right, y, rank, changed, new_widths, row)
+        _cells(canvas, right, y, rank, changed, new_widths, row if is_in_place else None)
     middle = top + _TOP + _ROW * len(old) / 2
     canvas.text(right - arrow / 2, middle - 14, name, bold=True)
     tail, head = right - arrow + 14, right - 14
@@ -133,9 +165,9 @@ def _arrow_width(name):
     return max(text_width(name), 40) + 2 * _MIDDLE
 
 
-def _note(canvas, y):
+def _note(canvas, y, words="thick border: changed, dashed: nothing there"):
     canvas.height = y + 26
-    canvas.text(10, y + 8, "thick border: changed, dashed: nothing there", FAINT, 11, "start")
+    canvas.text(10, y + 8, words, FAINT, 11, "start")
 
 
 def _widths(rows):

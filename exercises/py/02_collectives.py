@@ -1,8 +1,9 @@
 # %% [markdown] tags=["title"]
 # # Exercise 02: move numbers between ranks
 #
-# 40 minutes, after lesson `02_collectives`.
-# Stuck? `hint("02.1")` gives the next hint.
+# 90 minutes, after lesson `02_collectives`. If you are stuck, run `hint("02.1")` in a new cell: it
+# gives the next hint. If a deadlock is reported, the number behind a collective counts all collectives
+# of the group, also those of earlier checks.
 
 # %% tags=["setup", "nbval-ignore-output"]
 from ddp_lessons import start_ranks
@@ -14,9 +15,9 @@ ranks = start_ranks(4)
 # %% [markdown] tags=["task"]
 # ## 02.1 All-reduce from reduce and broadcast
 #
-# Every rank gives a tensor of the same shape and dtype, which lies in memory in one piece and may
-# have 0 numbers. Every rank gets the sum of all: a new tensor of that shape and dtype. The argument
-# stays as it was.
+# Write `all_reduce(tensor)`. Every rank calls it with a tensor of the same shape and dtype, which is
+# contiguous and may have 0 numbers. Every rank returns the sum of the tensors of all ranks: a new
+# tensor of that shape and dtype. The argument stays as it was.
 #
 # Use `dist.reduce` and `dist.broadcast`, and no other collective: 2 collectives for each rank.
 
@@ -47,13 +48,13 @@ check.all_reduce.picture()
 # %% [markdown] tags=["task"]
 # ## 02.2 All-gather of unequal lengths
 #
-# Every rank gives a tensor with one dimension, which lies in memory in one piece. Dtypes are equal,
-# lengths differ, and a length may be 0. Return new tensors, with the numbers of all ranks, as a list
-# or a tuple in rank order, each in the dtype that it had. `dist.all_gather` takes tensors of one
-# length only. You may use it, or `dist.all_gather_into_tensor`, and no other collective.
+# Write `all_gather_unequal(tensor)`. Every rank calls it with a contiguous tensor of one dimension.
+# All have the same dtype. Their lengths differ, and a length may be 0. Every rank returns a list, or
+# a tuple, of new tensors: for each rank, in rank order, a tensor with its numbers and of its dtype.
 #
-# The most it may cost each rank: 2 collectives. Into them go 8 bytes for a length, and as many
-# bytes as the longest tensor has.
+# `dist.all_gather` takes only tensors of equal length. Use it, or `dist.all_gather_into_tensor`, and
+# no other collective. The most that a rank may spend: 2 collectives, into which it gives 8 bytes for
+# a length, and as many bytes as the longest tensor has.
 
 # %% tags=["answer"]
 # %%px
@@ -86,21 +87,22 @@ check.all_gather_unequal()
 check.all_gather_unequal.picture()
 
 # %% [markdown] tags=["task"]
-# ## 02.3 An exchange that cannot deadlock
+# ## 02.3 An exchange at any distance that cannot deadlock
 #
-# Ranks stand in a circle: to the right of rank r is rank r + 1, and to the right of the last one is
-# rank 0. Every rank gives its tensor to its right neighbour, and returns the one that comes from
-# its left neighbour: a new tensor. All have the same shape and dtype, from 0 numbers up to
-# millions, and lie in memory in one piece. One rank alone returns a copy of its own.
+# The lesson sent numbers to the right neighbour. Now the receiver may be farther away. Write
+# `exchange(tensor, distance)`. Every rank calls it with the same distance. With w ranks, rank r sends
+# its tensor to rank (r + distance) % w, and returns the tensor that is sent to it: a new tensor. All
+# tensors have the same shape and dtype, from 0 numbers up to millions, and are contiguous. The
+# distance is 0 or more, and may be larger than w. A rank that would send to itself returns a copy of
+# its own tensor, and sends nothing.
 #
-# Use `dist.send`, `dist.recv`, `dist.isend`, `dist.irecv` and `dist.batch_isend_irecv` only.
-# `handle = dist.isend(tensor, dst=right)` starts a message and returns at once; `handle.wait()`
-# waits for it.
+# Use only `dist.send`, `dist.recv`, `dist.isend`, `dist.irecv` and `dist.batch_isend_irecv`.
 #
-# The target: each rank sends 1 message at most, and nobody waits long. All ranks may send at the
-# same time. Or they take 2 turns: even ranks send first, then odd ones. (If the number of ranks is
-# odd, two even ones are neighbours, and it takes 3 turns.) That is for any number of ranks: the check
-# also plays 6 and 9 of them on paper.
+# The target: each rank sends at most 1 message, and no rank waits for a long chain of other ranks. Go
+# from rank r to rank r + distance, and on, until you are back at r: these ranks form a circle. All
+# ranks may send at the same time. Or they take turns: every second rank of a circle sends in round 1,
+# and the others send in round 2. (A circle with an odd number of ranks needs a round 3.) This holds
+# for any number of ranks and any distance: the check also simulates 6 and 9 ranks.
 
 # %% tags=["answer"]
 # %%px
@@ -108,17 +110,17 @@ import torch
 import torch.distributed as dist
 
 
-def exchange(tensor):
+def exchange(tensor, distance):
     """
-    Return the left neighbour's tensor: a new one, like the argument in shape and dtype.
+    Return the tensor of rank (r - distance) % w on rank r: a new one.
     """
     # solution
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    if world_size == 1:
+    if distance % world_size == 0:
         return tensor.clone()
     arrived = torch.empty_like(tensor)
-    handle = dist.irecv(arrived, src=(rank - 1) % world_size)
-    dist.send(tensor, dst=(rank + 1) % world_size)
+    handle = dist.irecv(arrived, src=(rank - distance) % world_size)
+    dist.send(tensor, dst=(rank + distance) % world_size)
     handle.wait()
     return arrived
     # end of solution
@@ -133,17 +135,18 @@ check.exchange.picture()
 # %% [markdown] tags=["task"]
 # ## 02.4 Broadcast in log2(w) rounds
 #
-# Every rank calls `broadcast(tensor, src)` with a tensor of the same shape and dtype, which lies in
-# memory in one piece and may have 0 numbers. Return the tensor of rank `src` on every rank, as a
-# new one. The argument stays as it was. Use `dist.send` and `dist.recv` (or `isend` and `irecv`).
+# Write `broadcast(tensor, src)`. Every rank calls it with a tensor of the same shape and dtype, which
+# is contiguous and may have 0 numbers. Every rank returns the tensor of rank `src`, as a new tensor.
+# The argument stays as it was. Use `dist.send` and `dist.recv` (or `isend` and `irecv`).
 #
 # A round is the time in which a rank can send one message. If only `src` sends, w ranks take w - 1
-# rounds. The target: w - 1 messages in all, in log2(w) rounds, rounded up. So 4 ranks take 2, and 7
-# take 3. That is for any number of ranks: the check also plays 5 to 16 of them on paper.
+# rounds. The target: w - 1 messages in all, in log2(w) rounds, rounded up. So 4 ranks take 2 rounds,
+# and 7 ranks take 3. The target holds for any number of ranks: the check also simulates 5 to 16
+# ranks.
 #
-#     round 1:  1 rank has it, and sends it to 1 that does not
-#     round 2:  2 ranks have it, and send it to 2 that do not
-#     ...       until all have it; in the last round some may have nobody to send to
+#     round 1:  1 rank has the tensor, and sends it to 1 rank that does not
+#     round 2:  2 ranks have it, and send it to 2 ranks that do not
+#     ...       until all ranks have it; in the last round not every rank has a partner
 
 # %% tags=["answer"]
 # %%px

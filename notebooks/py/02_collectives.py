@@ -1,295 +1,554 @@
-# %% [markdown] tags=["title"]
+# %% [markdown] tags=["title"] minutes=[52, 45, 45]
 # # What moves when ranks talk?
 #
-# 30 minutes, 4 ranks; works with any number of ranks from 2. It builds on
-# [01_process_group](01_process_group.ipynb): ranks that have joined a group.
+# 45 minutes, 4 ranks. This lesson builds on [01_process_group](01_process_group.ipynb), where
+# processes joined a group.
+
+# %% [markdown] tags=["why"]
+# DDP averages gradients without a line of yours. But other numbers reach another rank only by a call
+# of your own: a setting that rank 0 has read, the predictions of all ranks for one score, or the loss
+# over all shards of the validation data. (A **shard** is the part that one rank has.) With two or
+# more ranks, a wrong call can leave a plausible wrong number, or stop the job. This lesson makes the
+# calls one by one, shows what each rank gives and gets, and repairs two mistakes after which the
+# whole job stands still.
 
 # %% [markdown] tags=["goal"]
-# When you are through, you can
+# After this lesson you can
 #
-# - **choose** a collective by what ranks hold before and after it, and say its bytes;
-# - **start** a call, compute while it is under way, and wait for it later;
-# - **read** who waits for whom when ranks wait for ever, and mend it.
+# - **choose** the call that you need, by what each rank gives and gets;
+# - **start** a call, compute while it runs, and wait for it later;
+# - **read** which rank waits for which when a job stands still, and repair it.
 
 # %% tags=["setup", "nbval-ignore-output"]
 from ddp_lessons import ok, predict, start_ranks
-from ddp_lessons.pictures import collective_picture, collectives_picture
+from ddp_lessons.pictures import collective_picture, exchange_picture
 
 ranks = start_ranks(4)
-world_size = len(ranks)
 
 # %% [markdown] tags=["question"]
-# ## What does one message take?
+# ## What does a message carry?
 
-# %% [markdown] tags=["predict"]
-# Rank 0 sends three whole numbers of 8 bytes each to rank 1. How many bytes does it send?
-
-# %% tags=["predict"]
-predict("bytes_of_a_message", ...)
+# %% [markdown] tags=["explain"]
+# A **message** brings numbers from one rank to one other rank. It takes two calls: the sender calls
+# `send(tensor, dst=...)`, and the receiver calls `recv(tensor, src=...)`. `dst` is the rank that the
+# numbers go to, its destination, and `src` the rank that they come from, its source. The receiver
+# brings a tensor of its own, and `recv` writes into it.
+#
+# Only the numbers travel. They leave in the order of the sender's memory, and fill the receiver's
+# memory in that order. Neither shape nor dtype travels, so the receiver must know both before.
 
 # %% tags=["run"]
 # %%px
 import torch
 import torch.distributed as dist
-from ddp_lessons.pictures import numbers_in as held
 from ddp_lessons.process_group import rank_device
-from ddp_lessons.trace import argument_bytes, trace
 
 rank, world_size = dist.get_rank(), dist.get_world_size()
-# Gloo sends from the CPU's memory, NCCL from the GPU's.
+# NCCL moves tensors of the GPU's memory. Gloo moves tensors of main memory.
 device = rank_device() if dist.get_backend() == "nccl" else "cpu"
 
-# %% tags=["run"]
-# %%px
-box = torch.tensor([10, 20, 30] if rank == 0 else [0, 0, 0], device=device)
-before = held(box)
-with trace() as events:
-    if rank == 0:
-        dist.send(box, dst=1)
-    elif rank == 1:
-        dist.recv(box, src=0)
-after, num_sent = held(box), sum(event.input_bytes for event in events)
-print(f"calls: {len(events)}, bytes sent: {num_sent}")
-
-# %% tags=["picture"]
-collective_picture("send, recv", ranks.view["before"], ranks.view["after"])
-
-# %% [markdown] tags=["read"]
-# 24 bytes, and rank 1 holds something new. A **message** needs two calls: a `send` here, and a `recv`
-# there that names the sender and brings a tensor to write into. The numbers
-# travel, but not their shape and dtype, so both sides must know them before.
-#
-# `trace` notes each communication of a rank, with its bytes.
-
-# %% tags=["check"]
-num_sent, after = ranks.view["num_sent"], ranks.view["after"]
-assert num_sent[1:] == [0] * (world_size - 1)
-assert after[1:] == [[10, 20, 30]] + [[0, 0, 0]] * (world_size - 2)
-ok("a message went from rank 0 to rank 1 only", bytes_of_a_message=num_sent[0])
-
-# %% [markdown] tags=["question"]
-# ## What if one rank has something for all?
-
 # %% [markdown] tags=["predict"]
-# A **collective** is a call that all ranks of a group make. Some have a **root**, the one rank that
-# gives or takes. `scatter` hands out a list of the root, one part to each of the four ranks. Each part
-# has 8 bytes. How many bytes does rank 0, the root, put into the call?
+# Rank 0 sends a matrix with 2 rows and 3 columns: 1 2 3 and below it 4 5 6. Rank 1 receives it in a
+# matrix with 3 rows and 2 columns. Which number stands in the last row, first column, of rank 1?
 
 # %% tags=["predict"]
-predict("bytes_into_scatter", ...)
+predict("last_row_of_rank_one", ...)
 
 # %% tags=["run"]
 # %%px
-news = torch.tensor([7 if rank == 0 else 0], device=device)
-numbers = torch.arange(10, 10 + world_size, device=device)
-parts = list(numbers.split(1)) if rank == 0 else None  # only the root gives
-part, before = torch.zeros_like(news), held(news)
-with trace() as giving:
-    dist.broadcast(news, src=0)
-    dist.scatter(part, parts, src=0)
-seen = [("broadcast", before, held(news)), ("scatter", held(parts), held(part))]
-
-# %% tags=["run"]
-# %%px
-mine = torch.tensor([10**rank], device=device)
-places = [torch.zeros_like(mine) for _ in range(world_size)] if rank == 0 else None
-before = held(mine)
-with trace() as taking:
-    dist.gather(mine, places, dst=0)
-    dist.reduce(mine, dst=0)
-seen[2:] = [("gather", before, held(places)), ("reduce", before, held(mine))]
-sizes = argument_bytes([*giving, *taking])
-print(f"bytes in and out: {sizes}")
-
-# %% tags=["picture"]
-collectives_picture(ranks.view["seen"])
+matrix = torch.zeros(3, 2, dtype=torch.int64, device=device)
+if rank == 0:
+    matrix = torch.arange(1, 7, device=device).view(2, 3)
+    dist.send(matrix, dst=1)
+elif rank == 1:
+    dist.recv(matrix, src=0)
+print(matrix.tolist())
 
 # %% [markdown] tags=["read"]
-# 32 bytes go into `scatter` on rank 0, and 8 come out on every rank. `gather` is the way back.
-# `broadcast` gives all the same number, so nothing comes out on the root, which has it. `reduce`
-# adds on the way: each digit of 1111 came from another rank.
+# The last row of rank 1 begins with 5. A matrix lies in memory row after row, on both ranks. So the
+# numbers left as 1 2 3 4 5 6, and the receiver's rows became 1 2, 3 4 and 5 6. No error said that the
+# shapes differ. Ranks 2 and 3 made no call, and still hold zeros.
 #
-# These are bytes of arguments; lesson 03 counts what travels. See what `reduce` left on ranks 1 and 2:
-# half-done sums. Only the root's result is promised.
+# In your own code, let both ranks compute the shape from the same settings. If the receiver cannot
+# know it, send the shape first, as a message of its own.
 
 # %% tags=["check"]
-after = [{name: now for name, _, now in rows} for rows in ranks.view["seen"]]
-assert [own["broadcast"] for own in after] == [[7]] * world_size
-assert [own["scatter"] for own in after] == [[10 + r] for r in range(world_size)]
-assert after[0]["gather"] == [10**r for r in range(world_size)]
-assert after[0]["reduce"] == [sum(after[0]["gather"])]
-into, out = ranks.view["sizes"][0]["scatter"]
-assert (into, out) == (8 * world_size, 8)
-ok("2 collectives give from a root, and 2 take to it", bytes_into_scatter=into)
+received = ranks.view["matrix"][1]
+assert received.tolist() == [[1, 2], [3, 4], [5, 6]]
+assert not any(matrix.any() for matrix in ranks.view["matrix"][2:])
+number = received[2, 0].item()
+ok("a message carries numbers, and no shape", last_row_of_rank_one=number)
 
 # %% [markdown] tags=["question"]
-# ## What if all give and all get?
+# ## Where does a collective write its result?
 
-# %% [markdown] tags=["predict"]
-# Now there is no root. Rank 0 holds 1 2 3 4, rank 1 holds 10 20 30 40, rank 2 holds 100 200 300 400,
-# and rank 3 ten times that. A reduce-scatter adds up all first numbers for rank 0, all second ones for
-# rank 1, and so on. Which number does rank 1 get?
-
-# %% tags=["predict"]
-predict("number_of_rank_one", ...)
+# %% [markdown] tags=["explain"]
+# A **collective** is a call that all ranks of a group must make. All ranks bring tensors of the same
+# shape and dtype. Four collectives have a **root**: the one rank that gives to all (named by `src=`),
+# or gets from all (named by `dst=`).
+#
+# A collective does not return its result: it writes into a tensor that you bring. If that is the same
+# tensor that you give, the call works **in place**: it overwrites what it was given. In this section
+# rank r brings 10^r, which is 1, 10, 100 or 1000, so that you can tell where a number came from.
+#
+# **`broadcast`** writes the root's tensor into the tensors of all other ranks. Use it for what all
+# ranks must have alike: first weights, a seed, a setting.
 
 # %% tags=["run"]
 # %%px
-parts = [torch.tensor([(t + 1) * 10**rank], device=device) for t in range(world_size)]
-before = held(parts)
-total, piece, swapped = torch.cat(parts), torch.zeros_like(parts[0]), torch.cat(parts)
-gathered = [torch.zeros_like(p) for p in parts]
-with trace() as events:
+tensor = torch.tensor([10**rank], device=device)
+before = tensor.tolist()
+dist.broadcast(tensor, src=0)
+after = tensor.tolist()
+
+# %% tags=["picture"]
+collective_picture("broadcast", ranks.view["before"], ranks.view["after"])
+
+# %% [markdown] tags=["explain"]
+# A call in place has one tensor on each rank. The picture shows it before and after the call, and a
+# thick border marks a number that has changed.
+#
+# **`reduce`** adds the tensors of all ranks, and the root gets the sum. It works in place, too. Use
+# it for a total that only one rank needs, such as a loss for the log.
+
+# %% tags=["run"]
+# %%px
+tensor = torch.tensor([10**rank], device=device)
+before = tensor.tolist()
+dist.reduce(tensor, dst=0)
+after = tensor.tolist()
+
+# %% tags=["picture"]
+collective_picture("reduce", ranks.view["before"], ranks.view["after"])
+
+# %% [markdown] tags=["read"]
+# Rank 0 holds 1111: one digit from each rank. But `reduce` also wrote 1110 and 1100 into the tensors
+# of ranks 1 and 2. These are half-finished sums, which Gloo passed on from rank to rank. torch
+# promises the result on the root only, so do not use what is left elsewhere.
+
+# %% [markdown] tags=["explain"]
+# The next two calls write into tensors that are there only for the result. So the picture shows two
+# different things: what a rank gives, and what it gets.
+#
+# **`scatter`** distributes a list of the root: rank r gets entry r. Only the root brings the list,
+# and every rank brings a tensor for its entry. Use it for shards that one rank has read or made.
+
+# %% tags=["run"]
+# %%px
+entries = None
+if rank == 0:
+    entries = [torch.tensor([10**r], device=device) for r in range(world_size)]
+own_entry = torch.zeros(1, dtype=torch.int64, device=device)
+dist.scatter(own_entry, entries, src=0)
+
+# %% tags=["picture"]
+exchange_picture("scatter", ranks.view["entries"], ranks.view["own_entry"])
+
+# %% [markdown] tags=["explain"]
+# **`gather`** is the inverse of `scatter`: every rank gives one tensor, and the root gets all of them
+# in rank order. Use it for the predictions of all ranks, to compute one score on rank 0. Only the
+# root brings a list to write into, and it needs memory for all these tensors at once.
+
+# %% tags=["run"]
+# %%px
+gathered = None
+if rank == 0:
+    gathered = [torch.zeros_like(own_entry) for _ in range(world_size)]
+dist.gather(own_entry, gathered, dst=0)
+
+# %% tags=["picture"]
+exchange_picture("gather", ranks.view["own_entry"], ranks.view["gathered"])
+
+# %% [markdown] tags=["explain"]
+# So each of the four collectives writes into tensors that you bring. `broadcast` and `reduce` even
+# overwrite the tensor that you give: **clone it first if you still need it.** But what if such a
+# tensor is a column of a matrix?
+#
+# A tensor is **contiguous** if its numbers lie side by side in memory, in order. A column is not
+# contiguous, because the rest of a row lies between two of its numbers:
+#
+# ```text
+# matrix     its memory
+#  1  2
+#  3  4      1  2  3  4  5  6
+#  5  6      ^     ^     ^       the column matrix[:, 0]
+# ```
+#
+# Gloo does not know of these gaps. A column has three numbers, so the root reads, and the other ranks
+# write, three numbers side by side. They begin at the column's first number.
+
+# %% [markdown] tags=["predict"]
+# Rank 0 has this matrix, and the other ranks have one full of zeros. All ranks broadcast its first
+# column from rank 0, as it is. What does rank 3 hold afterwards?
+#
+# - (a) `[[1, 0], [3, 0], [5, 0]]`
+# - (b) `[[1, 0], [2, 0], [3, 0]]`
+# - (c) `[[1, 2], [3, 0], [0, 0]]`
+
+# %% tags=["predict"]
+predict("matrix_of_rank_three", "...")
+
+# %% tags=["break"]
+# %%px
+matrix = torch.arange(1, 7, device=device).view(3, 2)
+if rank != 0:
+    matrix = torch.zeros_like(matrix)
+dist.broadcast(matrix[:, 0], src=0)
+print(matrix.tolist())
+
+# %% [markdown] tags=["read"]
+# The answer is (c), and no error was raised. Rank 0 read 1 2 3, which is not its column. The other
+# ranks wrote these three numbers side by side: over the first row, and over the first number of the
+# second row. So the 2 overwrote a number of the other column, and the last row was not reached.
+#
+# With Gloo we saw the same from `scatter`, `reduce` and `all_reduce`, whereas `send` raises an error.
+# With NCCL a collective should raise an error, because torch checks its tensors there. We did not run
+# that.
+#
+# A transposed matrix and a slice of columns are not contiguous either; `tensor.is_contiguous()`
+# tells. The repair is a contiguous copy: the call works on the copy, and then the copy is written
+# back.
+
+# %% tags=["mend"]
+# %%px
+mended = matrix if rank == 0 else torch.zeros_like(matrix)
+column = mended[:, 0].contiguous()  # a copy, because a column is not contiguous
+dist.broadcast(column, src=0)
+mended[:, 0] = column
+print(mended.tolist())
+
+# %% tags=["check"]
+assert ranks.view["tensor"][0].item() == 1111
+assert [entry.item() for entry in ranks.view["own_entry"]] == [1, 10, 100, 1000]
+assert [column.tolist() for column in ranks.view["column"]] == [[1, 3, 5]] * 4
+choices = {
+    "[[1, 0], [3, 0], [5, 0]]": "a",
+    "[[1, 0], [2, 0], [3, 0]]": "b",
+    "[[1, 2], [3, 0], [0, 0]]": "c",
+}
+letter = choices[str(ranks.view["matrix"][3].tolist())]
+ok("a collective writes into your tensors", matrix_of_rank_three=letter)
+
+# %% [markdown] tags=["question"]
+# ## What if all ranks need the result?
+
+# %% [markdown] tags=["explain"]
+# The next three collectives have no root: every rank gives, and every rank gets.
+#
+# **`all_reduce`** works in place. It adds the tensors of all ranks, and writes the sum into the
+# tensor of every rank. DDP averages gradients by all-reduces. Use it in your own code for a loss or a
+# count over all shards.
+
+# %% tags=["run"]
+# %%px
+tensor = torch.tensor([10**rank], device=device)
+dist.all_reduce(tensor)
+print(tensor.item())
+
+# %% [markdown] tags=["explain"]
+# `all_reduce` and `reduce` add by default. The argument `op=` chooses another way to combine the
+# numbers: `dist.ReduceOp.MAX`, `MIN`, `PRODUCT`, or `AVG` for the mean. With Gloo, `AVG` needs
+# floating-point numbers.
+
+# %% tags=["run"]
+# %%px
+mean = torch.tensor([10.0**rank], device=device)
+dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+print(mean.item())
+
+# %% [markdown] tags=["predict"]
+# A training loop keeps the sum of its losses in `total`. In each step, every rank adds its own loss
+# to `total`, and then an all-reduce adds up the four totals for the log. To make it simple, every
+# loss is 1. Which number does rank 0 log after the third step?
+
+# %% tags=["predict"]
+predict("logged_after_three_steps", ...)
+
+# %% tags=["break"]
+# %%px
+total, log = torch.zeros(1, device=device), []
+for step in range(3):
+    total += 1  # the loss of this step
     dist.all_reduce(total)
-    dist.all_to_all_single(swapped, torch.cat(parts))
-    dist.reduce_scatter(piece, parts)
-    dist.all_gather(gathered, piece)
-    dist.barrier()
-seen = [("all_reduce", before, held(total)), ("reduce_scatter", before, held(piece))]
-seen += [("all_gather", held(piece), held(gathered))]
-seen += [("all_to_all_single", before, held(swapped))]
-print(f"bytes in and out: {argument_bytes(events)}")
-
-# %% tags=["picture"]
-collectives_picture(ranks.view["seen"])
+    log.append(int(total))
+print(log)
 
 # %% [markdown] tags=["read"]
-# Rank 1 gets 2222, a sum with a digit from each rank. `reduce_scatter` turns 32 bytes into 8, and
-# `all_gather` turns 8 into 32. After both, every rank holds what `all_reduce` gave it: an
-# all-reduce can be built from these halves.
+# Rank 0 logs 84, and so does every rank. Each of the four ranks had three losses of 1, so the right
+# number is 12. After the first step the log is right: 4. But from then on `total` holds the sum over
+# all ranks, and the next all-reduce adds up four of these sums: 4 times (4 + 1) is 20, and 4 times
+# (20 + 1) is 84.
 #
-# `all_to_all_single` swaps rows and columns, and adds nothing. `barrier` moves none of your data, 0
-# bytes: it returns when all ranks have called it.
+# The repair is to all-reduce a clone, so that each rank's own total stays its own.
+
+# %% tags=["mend"]
+# %%px
+total, mended_log = torch.zeros(1, device=device), []
+for step in range(3):
+    total += 1  # the loss of this step
+    total_of_all = total.clone()
+    dist.all_reduce(total_of_all)
+    mended_log.append(int(total_of_all))
+print(mended_log)
+
+# %% [markdown] tags=["explain"]
+# **`reduce_scatter`** adds, too, but every rank gets a different part of the sum. Each rank brings a
+# list with an entry for every rank. Rank r gets the sum of entry r over all ranks' lists. Use it if
+# each rank needs only its own part of a sum.
+
+# %% tags=["run"]
+# %%px
+numbers = torch.arange(1, world_size + 1, device=device) * 10**rank
+entries = list(numbers.split(1))  # one tensor with one number for each rank
+own_sum = torch.zeros(1, dtype=torch.int64, device=device)
+dist.reduce_scatter(own_sum, entries)
+
+# %% tags=["picture"]
+exchange_picture("reduce_scatter", ranks.view["entries"], ranks.view["own_sum"])
+
+# %% [markdown] tags=["explain"]
+# **`all_gather`** is a `gather` for every rank: each rank gives one tensor, and each gets all of them
+# in rank order. Use it if every rank needs the results of all, and remember that every rank then
+# needs memory for all of them. Here the ranks give the sums that they have just got.
+
+# %% tags=["run"]
+# %%px
+sums = [torch.zeros_like(own_sum) for _ in range(world_size)]
+dist.all_gather(sums, own_sum)
+
+# %% tags=["picture"]
+exchange_picture("all_gather", ranks.view["own_sum"], ranks.view["sums"])
+
+# %% [markdown] tags=["explain"]
+# Look at both pictures together. The ranks begin with four lists of four numbers. In the end every
+# rank holds the position-by-position sum of the four lists. One all-reduce should do the same:
+
+# %% tags=["run"]
+# %%px
+whole = numbers.clone()
+dist.all_reduce(whole)
+print("equal to one all_reduce:", torch.equal(whole, torch.cat(sums)))
+
+# %% [markdown] tags=["read"]
+# They are equal: both ways, every rank holds 1111, 2222, 3333 and 4444. So **a reduce-scatter and
+# then an all-gather is an all-reduce.** Lesson 03 builds an all-reduce from these two halves.
+#
+# Code for GPUs mostly calls `reduce_scatter_tensor` and `all_gather_into_tensor`, which take one
+# tensor in place of a list.
 
 # %% tags=["check"]
-total = sum(10**r for r in range(world_size))
-after = [{name: now for name, _, now in rows} for rows in ranks.view["seen"]]
-for r, own in enumerate(after):
-    assert own["reduce_scatter"] == [(r + 1) * total]
-    assert own["all_gather"] == own["all_reduce"]
-    assert own["all_to_all_single"] == [(r + 1) * 10**s for s in range(world_size)]
-ok("two halves made an all-reduce", number_of_rank_one=after[1]["reduce_scatter"][0])
+logged = ranks.view["log"][0][-1]
+assert ranks.view["mended_log"] == [[4, 8, 12]] * 4
+assert [tensor.item() for tensor in ranks.view["mean"]] == [277.75] * 4
+assert ranks.view["whole"][0].tolist() == [1111, 2222, 3333, 4444]
+assert all((own == ranks.view["whole"][0]).all() for own in ranks.view["whole"])
+ok("an all-reduce overwrites what you give", logged_after_three_steps=logged)
 
 # %% [markdown] tags=["question"]
 # ## Must a rank stand still while it waits?
 
+# %% [markdown] tags=["explain"]
+# Every call so far was **blocking**: with Gloo, Python goes on only when this rank's part of the call
+# is done. With `async_op=True` a collective only starts, and returns a **handle** at once. The rank
+# computes something else, and calls `handle.wait()` before it needs the result:
+
+# %% tags=["run"]
+# %%px
+total = torch.tensor([10**rank], device=device)
+handle = dist.all_reduce(total, async_op=True)  # start
+product = torch.ones(100, 100) @ torch.ones(100, 100)  # compute
+handle.wait()
+print(total.item())
+
+# %% [markdown] tags=["explain"]
+# DDP works like that: while `backward()` still computes some gradients, others are already being
+# all-reduced. For messages, `isend` and `irecv` return a handle at once. (The i stands for
+# immediate.)
+#
+# `handle.is_completed()` tells whether the collective is complete.
+
 # %% [markdown] tags=["predict"]
-# With `async_op=True` a collective returns at once, and gives you a **handle** to wait on.
-# Three ranks start an all-reduce, multiply matrices meanwhile, and look at their handles. Then they
-# send rank 0 a word, and only then does it start. How many of the three handles are complete when
-# the products are there?
+# In the first cell below, ranks 1 to 3 start an all-reduce, multiply two matrices, and then ask their
+# handles. Rank 0 starts its all-reduce in the second cell. How many of the three handles are complete
+# when the ranks ask?
 
 # %% tags=["predict"]
 predict("complete_handles", ...)
 
 # %% tags=["run"]
 # %%px
-words = dist.new_group(backend="gloo")  # messages beside the all-reduce
-total, word = torch.tensor([10**rank], device=device), torch.zeros(1)
-early = False
-if rank == 0:
-    for other in range(1, world_size):
-        dist.recv(word, other, group=words)
-work = dist.all_reduce(total, async_op=True)
+total, is_complete = torch.tensor([10**rank], device=device), False
 if rank != 0:
-    square = torch.ones(100, 100) @ torch.ones(100, 100)
-    early = work.is_completed()
-    print(f"multiplied: {square[0, 0]:.0f}; complete: {int(early)}")
-    dist.send(word, 0, group=words)
-work.wait()
-result = total.item()
+    handle = dist.all_reduce(total, async_op=True)
+    product = torch.ones(100, 100) @ torch.ones(100, 100)
+    is_complete = handle.is_completed()
+    print(f"product ready; all-reduce complete: {int(is_complete)}")
+
+# %% tags=["run"]
+# %%px
+if rank == 0:
+    handle = dist.all_reduce(total, async_op=True)
+handle.wait()
+print(f"after wait: {total.item()}")
 
 # %% [markdown] tags=["read"]
-# 0, though all three products were there. An all-reduce cannot
-# be complete before the last rank has come.
-# Messages have handles too: `isend` and `irecv` return them.
+# 0 of the three handles were complete, although all three products were ready. A sum cannot be
+# complete before the last rank has given its number, and rank 0 was the last. After `wait` all ranks
+# hold 1111.
 #
-# Until `wait()` returns, the tensor belongs to the call: neither write it nor read it. A call
-# without `async_op` waits for you. (By NCCL, says its documentation, only the
-# GPU waits, and Python goes on.)
+# **Until `wait()` returns, the tensor belongs to the call**: neither read it nor write to it. If you
+# read it too early, you may see a half-finished sum. If you write to it, the other ranks may get
+# either the old or the new number.
+#
+# With NCCL, Python waits neither in a blocking call nor in `wait()`: it goes on, and the GPU waits.
+# So `wait()` may return before the collective is complete, but GPU work that you start later is
+# ordered after it. `barrier`, in the next section, makes Python wait with NCCL, too.
 
 # %% tags=["check"]
-num_early = sum(ranks.view["early"])
-assert num_early == 0
-assert ranks.view["result"] == [sum(10**r for r in range(world_size))] * world_size
-ok("handles came back before their calls were done", complete_handles=num_early)
+num_complete = sum(ranks.view["is_complete"])
+assert [total.item() for total in ranks.view["total"]] == [1111] * 4
+ok("a handle is there before the result", complete_handles=num_complete)
 
 # %% [markdown] tags=["question"]
 # ## What happens when calls do not meet?
 
-# %% [markdown] tags=["predict"]
-# Each rank sends to its right neighbour, then receives from its left one. Gloo's `send` waits until
-# the receiver has called `recv`. Somebody told you that this hurts only when messages are large, so
-# here they are of 1 byte. How many of the four messages arrive?
-
-# %% tags=["predict"]
-predict("messages_arrived", ...)
+# %% [markdown] tags=["explain"]
+# With Gloo, `send` blocks until the receiver has called `recv`, however small the message is, and
+# `recv` blocks until the numbers are there. In the next cell, the four ranks form a circle. Each rank
+# sends a number to the next rank, its right neighbour, and then receives from the rank on its left.
+# The right neighbour of rank 3 is rank 0.
 
 # %% tags=["break", "raises-exception"]
 # %%px
-words = None  # not needed again
 right, left = (rank + 1) % world_size, (rank - 1) % world_size
-outgoing = torch.tensor([rank + 1], dtype=torch.uint8, device=device)
+outgoing = torch.tensor([10**rank], device=device)
 incoming = torch.zeros_like(outgoing)
 dist.send(outgoing, dst=right)
 dist.recv(incoming, src=left)
 
-# %% tags=["run"]
-num_arrived = sum(box.item() > 0 for box in ranks.view["incoming"])
-print(f"{num_arrived} messages of 1 byte arrived")
+# %% [markdown] tags=["explain"]
+# The report has a line for each rank: the line of the cell where the rank stands (line 1 is the line
+# below `%%px`), the call that it is in, and the rank that it waits for. Follow the last column: rank
+# 0 waits for rank 1, rank 1 for rank 2, rank 2 for rank 3, and rank 3 for rank 0. It is a circle: all
+# ranks send, so no rank reaches its `recv`, and no rank can go on. That is a **deadlock**. A script
+# would stand still until the time limit of its group, by default 30 minutes with Gloo and 10 with
+# NCCL. Here the ranks were released, as in lesson 00, and have a new group.
+#
+# One repair is to let some of the ranks call `recv` first and `send` second.
 
-# %% [markdown] tags=["read"]
-# 0. This is a **deadlock**: each waits for another, and none can go on. The table shows the circle:
-# rank 0 is in `send` and waits for rank 1, and so on round. None comes to its `recv`.
+# %% [markdown] tags=["predict"]
+# What is the smallest number of ranks that must receive first, so that all four messages arrive?
+
+# %% tags=["predict"]
+predict("ranks_that_receive_first", ...)
 
 # %% tags=["mend"]
 # %%px
-large = torch.full((2**22,), rank, dtype=torch.uint8, device=device)
-room = torch.zeros_like(large)
-both = [dist.P2POp(dist.isend, large, right), dist.P2POp(dist.irecv, room, left)]
-for work in dist.batch_isend_irecv(both):
-    work.wait()
-arrived = bool((room == left).all())
-print(f"{room.nbytes // 2**20} MiB from rank {left} arrived: {arrived}")
+receives_first = rank == 0
+if receives_first:
+    dist.recv(incoming, src=left)
+    dist.send(outgoing, dst=right)
+else:
+    dist.send(outgoing, dst=right)
+    dist.recv(incoming, src=left)
+print(f"received {incoming.item()}")
+
+# %% tags=["run"]
+num_first = sum(ranks.view["receives_first"])
+num_arrived = sum(tensor.item() > 0 for tensor in ranks.view["incoming"])
+print(f"{num_first} rank received first, and {num_arrived} of 4 messages arrived")
 
 # %% [markdown] tags=["read"]
-# Both calls are under way before a rank waits for either, so 4 MiB pass.
+# It takes 1 rank. Rank 0 receives, so the `send` of rank 3 returns, and rank 3 comes to its `recv`.
+# So the `send` of rank 2 returns, then that of rank 1, and at last rank 1 receives from rank 0. The
+# circle is broken at one place.
 #
-# Now a collective. Rank 0 wants to print the sum of all losses, and nobody else needs it. So only
-# rank 0 asks for it.
+# But the messages move one after the other: with 64 ranks, the last message waits for 63 others. It
+# is better to start the send without waiting for it. Each rank then receives, and waits for its send
+# at the end:
+
+# %% tags=["mend"]
+# %%px
+incoming = torch.zeros_like(outgoing)
+handle = dist.isend(outgoing, dst=right)
+dist.recv(incoming, src=left)
+handle.wait()
+print(f"received {incoming.item()}")
+
+# %% [markdown] tags=["explain"]
+# All four messages can now move at the same time, and this works at any size. With NCCL, use the next
+# form: NCCL may run a rank's calls one after the other, and then a send blocks the receive that is
+# queued behind it, unless both are submitted as one batch. A `P2POp` describes one call (P2P: point
+# to point) without making it, and `batch_isend_irecv` starts all of them at once and returns their
+# handles.
+
+# %% tags=["mend"]
+# %%px
+incoming = torch.zeros_like(outgoing)
+operations = [
+    dist.P2POp(dist.isend, outgoing, right),
+    dist.P2POp(dist.irecv, incoming, left),
+]
+for handle in dist.batch_isend_irecv(operations):
+    handle.wait()
+print(f"received {incoming.item()}")
+
+# %% [markdown] tags=["explain"]
+# Collectives can fail to meet, too. The next cell uses one more: **`barrier`** moves no numbers. A
+# rank that calls it blocks until all ranks have called it. Use it if all ranks must wait, for example
+# until rank 0 has written a file.
+#
+# In the cell, rank 0 is to print the sum of all losses. No other rank needs the sum, so the author
+# lets only rank 0 ask for it. Then all ranks meet at the barrier.
 
 # %% tags=["break", "raises-exception"]
 # %%px
-loss = torch.tensor([float(10**rank)], device=device)
+loss = torch.tensor([10.0**rank], device=device)
 if rank == 0:
     dist.reduce(loss, dst=0)
-    print(f"sum of losses: {loss.item()}")
+    print(f"sum of losses: {loss.item():.0f}")
 dist.barrier()
 
 # %% [markdown] tags=["read"]
-# Calls have no names on the way. The first collective of one rank meets the first of the others,
-# and collective 1 was `reduce` on rank 0, `barrier` elsewhere. So all must make the same collectives in
-# the same order. Only the printing may be rank 0's alone.
+# By default torch does not compare the names of collectives. (With the environment variable
+# `TORCH_DISTRIBUTED_DEBUG=DETAIL` it does.) It pairs them by order: the first collective of each rank
+# in this group, then the second, and so on. Here the first collective was `reduce` on rank 0, and
+# `barrier` on ranks 1 to 3. (`float[1]` stands for the tensor, one number of type float. The number
+# behind the call counts the collectives of a group. The ranks got a new group after the first
+# deadlock, so it is 1.) Rank 0 waits for the numbers of ranks 1, 2 and 3, and they wait for rank 0 to
+# come to the barrier.
+#
+# Outside of this course torch prints no such table, and the job stands still. So the rule is: **all
+# ranks of a group make the same collectives in the same order.** Keep the collective outside of the
+# `if`, and put only `print` inside.
 
 # %% tags=["mend"]
 # %%px
-loss = torch.tensor([float(10**rank)], device=device)
+loss = torch.tensor([10.0**rank], device=device)
 dist.reduce(loss, dst=0)
 if rank == 0:
-    print(f"sum of losses: {loss.item()}")
+    print(f"sum of losses: {loss.item():.0f}")
+dist.barrier()
 
 # %% tags=["check"]
-assert ranks.view["arrived"] == [True] * world_size
-assert ranks.view["loss"][0].item() == sum(10**r for r in range(world_size))
-ok("both deadlocks are mended", messages_arrived=num_arrived)
+assert num_arrived == 4
+assert [tensor.item() for tensor in ranks.view["incoming"]] == [1000, 1, 10, 100]
+assert ranks.view["loss"][0].item() == 1111
+ok("both deadlocks are repaired", ranks_that_receive_first=num_first)
 
 # %% [markdown] tags=["question"]
 # ## More: what does an object bring along?
 
+# %% [markdown] tags=["explain"]
+# All calls above move tensors. `broadcast_object_list`, `all_gather_object` and others move any
+# Python object, such as a dictionary of settings. The sender turns the object into a **pickle**:
+# bytes that say how to build the object again, and which functions to call for that. A receiver
+# **unpickles** it: it calls these functions. A class can say in its method `__reduce__` which
+# function is to be called, and with which arguments.
+
 # %% [markdown] tags=["predict"]
-# `broadcast_object_list` sends any Python object, as a pickle: bytes that say how to build the object
-# again, and which functions to call for it. Rank 0 sends one that names `print`. On how many of the
-# other three ranks will that call run?
+# Rank 0 broadcasts an object whose pickle names the function `os.getpid`. That function returns the
+# number of the process that calls it. On how many of the four ranks will it run?
 
 # %% tags=["predict"]
 predict("ranks_that_ran_it", ...)
@@ -297,43 +556,178 @@ predict("ranks_that_ran_it", ...)
 
 # %% tags=["run"]
 # %%px
+import os
+
+
 class Parcel:
-    def __reduce__(self):  # says how to build it again: by a call of print
-        return print, ("I was packed by rank 0, and run here",)
+    def __reduce__(self):  # to build it again, call os.getpid without arguments
+        return os.getpid, ()
 
 
-facts, box = [None] * world_size, [Parcel() if rank == 0 else None]
+box = [Parcel() if rank == 0 else None]
 dist.broadcast_object_list(box, src=0)
-came = type(box[0]).__name__  # print gives back None
-with trace() as events:
-    dist.all_gather_object(facts, {"loss": rank / 2})
-sizes = [event.input_bytes for event in events]
-print(f"bytes of the loss, in {len(sizes)} collectives: {sizes}")
+has_run_it = box[0] == os.getpid()  # the box holds this process's own number
+
+# %% tags=["run"]
+num_ran = sum(ranks.view["has_run_it"])
+print(f"{num_ran} of 4 ranks ran it")
 
 # %% [markdown] tags=["read"]
-# On all 3, as their lines say. So take objects only from ranks that you trust.
+# It ran on 3 ranks: on all but rank 0, because `broadcast_object_list` does not unpickle on the rank
+# that sends. (In `all_gather_object` every rank unpickles all objects, also its own.) So an object
+# can run any code on the ranks that receive it. Take objects only from ranks that you trust.
 #
-# And they cost more. One call became two collectives: first the length, 8 bytes, so that receivers
-# can make room, then the pickle. A loss takes 4 bytes as a tensor, and took 31 in
-# this dictionary. Use objects for settings, once. Use tensors in the training loop.
+# Objects also cost more than tensors. In the next cell, `trace` notes the collectives behind one
+# call, and the bytes of each.
+
+# %% tags=["run"]
+# %%px
+from ddp_lessons.trace import trace
+
+with trace() as events:
+    dist.broadcast_object_list([{"loss": 0.5}], src=0)
+sizes = [max(event.input_bytes, event.output_bytes) for event in events]
+print(f"{len(sizes)} collectives, of {sizes} bytes")
+
+# %% [markdown] tags=["read"]
+# The one call became 2 collectives. The first carried the length of the pickle, 8 bytes, so that the
+# receivers can make room for it. The second carried the pickle, 31 bytes: the key, the number with
+# its 8 bytes, and the bytes that say how to build a dictionary.
+#
+# **Use objects for settings, once. Use tensors in the training loop.**
 
 # %% tags=["check"]
-assert all(len(own) == 2 and own[0] == 8 < own[1] for own in ranks.view["sizes"])
-num_ran = ranks.view["came"].count("NoneType")
-assert num_ran == world_size - 1
-ok("receivers of an object ran its code", ranks_that_ran_it=num_ran)
+assert ranks.view["has_run_it"] == [False, True, True, True]
+assert all(len(sizes) == 2 and sizes[0] == 8 for sizes in ranks.view["sizes"])
+ok("receivers of an object run its code", ranks_that_ran_it=num_ran)
+
+# %% [markdown] tags=["question"]
+# ## More: what if each rank has something else for each rank?
+
+# %% [markdown] tags=["explain"]
+# In **`all_to_all`** every rank is a root of its own scatter: it has an entry for every rank. Write
+# the entries of each rank as one row of a table. After the call, rank r holds column r. Nothing is
+# added. Use it if each rank has sorted its samples by the rank that is to process them.
+# `all_to_all_single` does it with one tensor, of which part t goes to rank t.
+
+# %% [markdown] tags=["predict"]
+# Rank 0 holds 1 2 3 4, rank 1 holds 10 20 30 40, rank 2 holds 100 200 300 400, and rank 3 holds 1000
+# 2000 3000 4000. Which number stands third on rank 1 after the call?
+
+# %% tags=["predict"]
+predict("third_on_rank_one", ...)
+
+# %% tags=["run"]
+# %%px
+row = torch.arange(1, world_size + 1, device=device) * 10**rank
+column = torch.zeros_like(row)
+dist.all_to_all_single(column, row)
+
+# %% tags=["picture"]
+exchange_picture("all_to_all_single", ranks.view["row"], ranks.view["column"])
+
+# %% [markdown] tags=["read"]
+# The third number on rank 1 is 200. The third number comes from rank 2, and it is the entry that rank
+# 2 has for rank 1, its second one. In the picture, each column on the left has become a row on the
+# right.
+
+# %% tags=["check"]
+columns = [column.tolist() for column in ranks.view["column"]]
+assert columns == [[k * 10**r for r in range(4)] for k in range(1, 5)]
+ok("rows became columns", third_on_rank_one=columns[1][2])
+
+# %% [markdown] tags=["cluster"]
+# ## On your own cluster
+#
+# This script, `evaluate.py`, computes a score over all GPUs. Its data are random, so that it needs no
+# files. For this lesson it was run on the CPU with four processes: with `"gloo"` in place of `"nccl"`
+# and `"cpu"` in place of `"cuda"`, and without `set_device` and `device_id`. NCCL, GPUs and two nodes
+# were not tried.
+#
+# ```python
+# import os
+# import torch
+# import torch.distributed as dist
+#
+# local_rank = int(os.environ["LOCAL_RANK"])
+# torch.cuda.set_device(local_rank)
+# dist.init_process_group("nccl", device_id=torch.device("cuda", local_rank))
+# rank, world_size = dist.get_rank(), dist.get_world_size()
+#
+# threshold = torch.tensor([0.5 if rank == 0 else 0.0], device="cuda")  # only rank 0 has read it
+# dist.broadcast(threshold, src=0)
+#
+# scores = torch.rand(1000, device="cuda")  # the scores of this rank's shard
+# counts = torch.stack([(scores > threshold).sum(), torch.tensor(len(scores), device="cuda")])
+# handle = dist.all_reduce(counts, async_op=True)
+# own_mean = scores.mean(dim=0, keepdim=True)  # computed meanwhile
+# handle.wait()
+#
+# means = [torch.zeros_like(own_mean) for _ in range(world_size)] if rank == 0 else None
+# dist.gather(own_mean, means, dst=0)  # outside of the `if`
+# if rank == 0:
+#     print(f"above the threshold: {counts[0].item()} of {counts[1].item()}")
+#     print("means of the ranks:", [round(mean.item(), 3) for mean in means])
+# dist.destroy_process_group()
+# ```
+#
+# On one node with 8 GPUs:
+#
+# ```console
+# $ torchrun --standalone --nproc-per-node=8 evaluate.py
+# ```
+#
+# On two nodes, `node1` and `node2`, run the same command on both:
+#
+# ```console
+# $ torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d \
+#     --rdzv-endpoint=node1:29500 --rdzv-id=42 evaluate.py
+# ```
+#
+# | line or option | what it is for |
+# | --- | --- |
+# | `LOCAL_RANK` | torchrun sets it to the number of the rank on its node, which is also the number of its GPU |
+# | `set_device(local_rank)`, `device_id=` | each rank uses its own GPU of the node; without `set_device`, `"cuda"` is the first GPU for all ranks |
+# | `device="cuda"` for each tensor | NCCL moves tensors of the GPU's memory only |
+# | `broadcast(threshold, src=0)` | all ranks bring a tensor of the same shape and dtype, also those that only receive |
+# | `async_op=True`, `handle.wait()` | `counts` belongs to the call until `wait`; with NCCL the GPU waits, and `.item()` later waits for the GPU |
+# | `gather` outside of `if rank == 0` | all ranks make the same collectives in the same order |
+# | `--nproc-per-node=8`, `--nnodes=2` | the world size is 8 or 16; the script is the same, and rank 0 needs memory for 8 or 16 tensors in `gather` |
+# | `--standalone`, or the three `--rdzv` options | where the ranks meet, as in lesson 01 |
+#
+# If such a job stands still, look for a collective that depends on `rank`. Lesson 10 shows how to
+# find the line on a cluster.
 
 # %% [markdown] tags=["recap"]
-# You have chosen collectives by what ranks hold, computed while a call was under way, and mended two
-# deadlocks.
+# You have chosen calls by what each rank gives and gets, computed while an all-reduce was under way,
+# and read and repaired two deadlocks.
 #
-# Rule of thumb: **all ranks make the same collectives in the same order, and whoever sends must
-# also be able to receive.**
+# Rule of thumb: **make the same collectives in the same order on all ranks, and clone what you still
+# need.**
+#
+# To choose a call, use this table. In it, n is the size of one tensor, and w the number of ranks. A
+# list holds w tensors, so it has `w * n` numbers.
+#
+# | call | gives | gets | numbers on a rank | use it for | in place |
+# | --- | --- | --- | --- | --- | --- |
+# | `send`, `recv` | one rank | one rank | n | what one other rank needs | no |
+# | `broadcast` | the root | all | n | first weights, a seed, settings | yes |
+# | `scatter` | the root | all, a part each | n; root also `w * n` | shards that one rank made | no |
+# | `gather` | all | the root | n; root also `w * n` | predictions for one score | no |
+# | `reduce` | all | the root | n | a total for the log of one rank | yes |
+# | `all_reduce` | all | all | n | gradients, losses, counts | yes |
+# | `reduce_scatter` | all | all, a part each | `w * n` to give, n to get | a sum of which each rank needs a part | no |
+# | `all_gather` | all | all | n to give, `w * n` to get | results that all ranks need | no |
+# | `all_to_all` (More) | all | all | `w * n` to give, `w * n` to get | samples sorted by rank | no |
+# | `barrier` | none | none | none | waiting for all ranks | |
+#
+# `reduce`, `all_reduce` and `reduce_scatter` add, or combine by `op=`. None of these calls is part of
+# autograd: no gradient flows back through it.
 
 # %% [markdown] tags=["next"]
 # - **Exercise** [02](../exercises/02_collectives.ipynb): all-reduce from reduce and broadcast;
-#   tensors of unequal lengths; an exchange that cannot deadlock; a broadcast in log2(n) rounds.
-#   After the exercise: every collective in rounds, in
+#   all-gather of unequal lengths; an exchange at any distance that cannot deadlock; a broadcast in
+#   log2(w) rounds. After the exercise: every collective from messages, in
 #   [rounds.py](../ddp_lessons/collectives/rounds.py).
 # - **Next lesson** [03](03_ring.ipynb): does all-reduce need a centre?
 # - **Sources**: PyTorch's documentation of

@@ -4,11 +4,14 @@ Calls of each picture function, with the data of a lesson and with awkward data.
 
 import xml.etree.ElementTree as ET
 
+import torch
+
 from ddp_lessons.costs import schedule
 from ddp_lessons.pictures import (
     buckets_picture,
     collective_picture,
     collectives_picture,
+    exchange_picture,
     memory_picture,
     mesh_picture,
     samples_picture,
@@ -75,6 +78,11 @@ def sample_pictures():
                 ]
                 for r in range(2)
             ]
+        ),
+        "exchange": exchange_picture(
+            "gather",
+            [torch.tensor([10**r]) for r in range(3)],
+            [torch.tensor([[1], [10], [100]]), None, None],
         ),
         "steps_ring": steps_picture(RING.holdings(), RING.steps),
         "steps_gather": steps_picture(ALL_GATHER.holdings(), ALL_GATHER.steps),

@@ -13,6 +13,7 @@ from ddp_lessons.pictures import (
     buckets_picture,
     collective_picture,
     collectives_picture,
+    exchange_picture,
     memory_picture,
     numbers_in,
     samples_picture,
@@ -64,6 +65,18 @@ def test_collective_picture_shows_what_was_never_there():
     picture = collective_picture("gather", [[None], [0]], [["", 0], []])
     assert len(rects(picture, stroke_dasharray="4 3")) == 1 + 2  # one before, rank 1's two after
     assert len(rects(picture, stroke_width="3")) == 2
+
+
+def test_exchange_picture_marks_no_change():
+    """
+    A rank's result is another tensor than the one it gave, so no border says that it has changed.
+    """
+    picture = exchange_picture("scatter", [[torch.tensor([7]), torch.tensor([8])], None],
+                               [torch.tensor([7]), torch.tensor([8])])  # fmt: skip
+    assert {"gives", "gets", "scatter", "dashed: nothing"} <= set(texts(picture))
+    assert texts(picture).count("7") == texts(picture).count("8") == 2
+    assert not rects(picture, stroke_width="3")
+    assert len(rects(picture, stroke_dasharray="4 3")) == 2  # rank 1 gives nothing
 
 
 def test_collectives_picture_draws_each_as_it_is_drawn_alone():

@@ -126,14 +126,14 @@ def _draw(case_result):
 
 
 _ONE_LENGTH = (
-    "In one all_gather, the tensors of all ranks have the same length. Find out the lengths first, "
-    "and make them equal."
+    "In one all_gather, the tensors of all ranks have the same length. First gather the lengths, "
+    "then pad the tensors to one length."
 )
 
 
 _ALIKE = (
-    "In one all_gather, what ranks give has the same length and the same dtype on all of them, a "
-    "tensor of lengths too"
+    "In one all_gather, the tensors of all ranks have the same length and the same dtype, also the "
+    "tensors that hold lengths"
 )
 
 
@@ -147,35 +147,36 @@ all_gather_unequal = Task(
     ok="2 collectives a rank, at most 8 bytes more than the longest tensor",
     draw=_draw,
     hints=(
-        "all_gather wants tensors of one length. So they must be made equally long, and cut again.",
-        "To cut them, every rank needs all lengths. A length is a number, and numbers can be "
-        "gathered.",
-        "Gather the lengths as int64. Fill up each tensor to the greatest one, and gather that.",
-        "padded = tensor.new_zeros(longest); padded[: len(tensor)] = tensor; then all_gather it, "
-        "and cut part r to lengths[r].",
+        "all_gather takes tensors of equal length. So make them equally long, and cut them again.",
+        "To cut them, every rank needs the lengths of all ranks. A length is a number, and numbers "
+        "can be gathered.",
+        "Gather the lengths as int64. Pad each tensor to the greatest length, and gather the "
+        "padded tensors.",
+        "padded = tensor.new_zeros(longest); padded[: len(tensor)] = tensor; then all_gather "
+        "padded, and cut part r to lengths[r].",
     ),
     mistakes={
         "no-lengths": _ONE_LENGTH,
         "no-list": "Return a list with one tensor for each rank, in rank order.",
-        "padding": "Cut off what was filled up: part r is as long as rank r's tensor was.",
-        "own-length": "Each rank has a length of its own: cut part r to rank r's.",
-        "length-dtype": "Send lengths as int64. The dtype of the tensor, or a narrow one, may not "
-        "hold them.",
+        "padding": "Cut off the padding: part r is as long as rank r's tensor was.",
+        "own-length": "Each rank has its own length: cut part r to the length of rank r.",
+        "length-dtype": "Send lengths as int64. The tensor's own dtype, or a narrow one, may not "
+        "hold them exactly.",
         "zeros": "A zero may be one of the numbers. Send lengths, and cut by them.",
         "digits": IN_ITS_DTYPE,
         "order": "Part r is rank r's tensor: all_gather keeps the order of the ranks.",
-        "objects": "Send the numbers, and nothing else. A pickled object is longer than its "
-        "numbers: gather tensors.",
+        "objects": "Gather tensors. An object travels as a pickle, which is longer than its "
+        "numbers.",
         "kept": KEPT_HINT,
         "cost": "Gather the lengths once, and the tensors once.",
-        "wide-length": "A length is one number a rank, and int64 is wide enough for it.",
-        "too-wide": "Fill up to the longest tensor that there is, and not further.",
-        "wide-dtype": "Fill up in the dtype of the tensor: tensor.new_zeros makes such zeros.",
-        "forbidden": "Use all_gather or all_gather_into_tensor, and nothing else that sends.",
-        "died": f"{_ALIKE}: fill up what is shorter. A rank without numbers makes both calls, too. "
-        "Where bytes do not fit, torch ends a process.",
-        "raised": f"Think of other dtypes and of an empty tensor. {_ALIKE}; the places that it is "
-        "gathered into are like it.",
+        "wide-length": "A length is one number for each rank, and int64 is wide enough for it.",
+        "too-wide": "Pad to the length of the longest tensor, and not further.",
+        "wide-dtype": "Pad with zeros of the tensor's dtype: tensor.new_zeros makes them.",
+        "forbidden": "Use all_gather or all_gather_into_tensor, and no other call that sends.",
+        "died": f"{_ALIKE}: pad the shorter ones. A rank without numbers makes both calls, too. "
+        "If more bytes arrive than a tensor has room for, torch ends the process.",
+        "raised": f"Think of other dtypes and of an empty tensor. {_ALIKE}. The tensors in the "
+        "list that it writes into have that length and dtype, too.",
     },
     allowed=("all_gather", "all_gather_into_tensor"),
 )

@@ -88,24 +88,27 @@ all_reduce = Task(
     ok="2 collectives a rank",
     draw=_draw,
     hints=(
-        "One call brings all tensors together on one rank. Another brings one tensor to all.",
-        "reduce leaves the sum on rank dst alone. Who has to send it on, and by which call?",
-        "Both calls write into the tensor that they get, so give them a copy of your argument.",
-        "total = tensor.clone(); then dist.reduce(total, dst=0); the rest is one call more.",
+        "One call adds the tensors of all ranks on one rank. Another call brings one tensor to "
+        "all ranks.",
+        "reduce leaves the sum on rank dst only. Which call brings it from there to all ranks?",
+        "Both calls work in place: they overwrite the tensor that you give. So give them a clone.",
+        "total = tensor.clone(); then dist.reduce(total, dst=0); one more call is missing.",
     ),
     mistakes={
-        "forbidden": "Use reduce and broadcast, and nothing else of torch.distributed that sends.",
-        "not-everywhere": "After reduce, only one rank has the sum. The others must get it too.",
+        "forbidden": "Use reduce and broadcast, and no other call of torch.distributed that sends.",
+        "not-everywhere": "After reduce, only rank dst has the sum. The other ranks must get it, "
+        "too.",
         "no-sum": "Send the sum from the rank that has it: reduce's dst is broadcast's src.",
-        "wrong-order": "First add, then send: the other way round adds w copies of one tensor.",
-        "average": "The sum is asked for. Leave it to the caller to divide.",
-        "twice": "reduce adds the numbers of rank dst, too: what it leaves there is the whole sum.",
+        "wrong-order": "First reduce, then broadcast: in the other order, w copies of one tensor "
+        "are added.",
+        "average": "Return the sum. The caller divides if a mean is needed.",
+        "twice": "reduce adds the numbers of rank dst, too: the result there is the whole sum.",
         "digits": "Add and send in the dtype of the tensor: another one may not hold its numbers.",
         "kept": KEPT_HINT,
-        "raised": "A line that is named is yours. Think of one rank alone, and of tensors of one "
-        "number, or of none.",
+        "raised": "The line that is named is in your answer. Think of a group of one rank, and of "
+        "tensors with one number, or with none.",
         "cost": "One reduce, to any rank, and one broadcast from there.",
-        "deadlock": "Every rank makes both calls, also the one that has the sum already.",
+        "deadlock": "Every rank makes both calls, also the rank that has the sum already.",
     },
     allowed=("reduce", "broadcast"),
 )

@@ -88,9 +88,9 @@ broadcast = Task(
     ok="w - 1 messages in log2(w) rounds, rounded up",
     draw=_draw,
     hints=(
-        "A rank that has the tensor can pass it on. So the number of ranks that have it can double "
-        "in each round: 1, 2, 4.",
-        "Number the ranks from src: place = (rank - src) % world_size. Before the round with "
+        "A rank that has received the tensor can send it on. So the number of ranks that have it "
+        "can double in each round: 1, 2, 4.",
+        "Count the ranks from src: place = (rank - src) % world_size. Before the round with "
         "distance d, places 0 to d - 1 have the tensor.",
         "In the round with distance d, place p below d sends to place p + d, if there is one. "
         "Places from d to 2d - 1 receive.",
@@ -110,27 +110,30 @@ broadcast = Task(
         ),
         Mistake(
             "not-everywhere",
-            "Go through the rounds for this number of ranks: who sends to those that have nothing?",
+            "Go through the rounds for this number of ranks: in which round is each rank sent to?",
             "This rank still has its own tensor.",
             gives=lambda case, rank: [tensor_of(case, rank)],
         ),
         Mistake(
-            "digits", IN_ITS_DTYPE, "It is nearly right: digits are lost.", shows=_loses_digits
+            "digits",
+            IN_ITS_DTYPE,
+            "The numbers are nearly right: some digits are lost.",
+            shows=_loses_digits,
         ),
         VALUES,
         Mistake(
             "cost",
-            "Each rank but src receives once; a rank that has the tensor needs no message.",
+            "Each rank except src receives once; a rank that has the tensor needs no message.",
             shows=_sends_too_often,
         ),
         Mistake(
             "one-sender",
-            "A rank that has it can send it too, in the same round as src.",
+            "A rank that has received the tensor can send it, too, in the same round as src.",
             shows=lambda view: _sends_to_all(view) and _fact_of_rounds(view),
         ),
         Mistake(
             "chain",
-            "Let every rank that has it send in every round, until all have it.",
+            "Let every rank that has the tensor send in every round, until all have it.",
             shows=_fact_of_rounds,
         ),
         Mistake("kept", KEPT_HINT),
@@ -144,18 +147,18 @@ broadcast = Task(
         ),
         Mistake(
             "deadlock",
-            "If the number of ranks is no power of 2, some ranks have no partner in the last "
-            "round: with 3 ranks, place 1 has none. For each round write down who sends to whom: a "
-            "send needs a receive in the same round, from the rank that sends.",
+            "If the number of ranks is no power of 2, not every rank has a partner in the last "
+            "round: with 3 ranks, place 1 has none. For each round write down which rank sends to "
+            "which: every send needs a recv in the same round, from the rank that sends.",
         ),
         Mistake(
             "raised",
-            "In the last round some ranks have no partner: with 3 ranks there is no rank 3. Places "
-            "count from src, and send and recv want ranks. And a tensor may have 0 numbers: then "
-            "recv must be told its src.",
+            "Not every rank has a partner in the last round: with 3 ranks there is no rank 3. "
+            "Places count from src, but send and recv take ranks. And a tensor may have 0 "
+            "numbers: then recv needs its argument src.",
         ),
         Mistake("died", MUST_FIT),
-        Mistake("forbidden", "Use send and recv only: the rounds are yours to plan."),
+        Mistake("forbidden", "Use only send and recv: plan the rounds yourself."),
     ),
     allowed=("send", "recv"),
 )

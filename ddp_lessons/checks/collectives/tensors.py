@@ -17,6 +17,6 @@ def tensor_of(case, rank):
 IN_ITS_DTYPE = "Send the tensor in its own dtype: another one may not hold its numbers."
 
 MUST_FIT = (
-    "A message and the tensor that it is received into must have the same shape and dtype. Where "
-    "more bytes come than it has room for, torch ends a process."
+    "A message and the tensor that it is received into must have the same shape and dtype. If more "
+    "bytes arrive than the tensor has room for, torch ends the process."
 )

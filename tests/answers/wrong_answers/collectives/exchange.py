@@ -9,10 +9,10 @@ from wrong_answers.collectives.sources import CACHING, IMPORTS
 _EXCHANGE = (
     IMPORTS
     + """\
-def exchange(tensor):
+def exchange(tensor, distance):
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
-    if world_size == 1:
+    right, left = (rank + distance) % world_size, (rank - distance) % world_size
+    if left == rank:
         return tensor.clone()
     arrived = torch.empty_like(tensor)
     handle = dist.irecv(arrived, src=left)
@@ -83,26 +83,7 @@ _ROWS = [
         "turns",
         _receives_first("rank == 0"),
     ),
-    (
-        "02.3",
-        "waits for its isend before it receives",
-        "deadlock",
-        _exchange("""\
-    dist.isend(tensor, dst=right).wait()
-    dist.recv(arrived, src=left)
-"""),
-    ),
     ("02.3", "sends float32", "digits", _sends_in("float")),
-    (
-        "02.3",
-        "receives from anyone, which fails for 0 numbers",
-        "raised",
-        _exchange("""\
-    handle = dist.irecv(arrived)
-    dist.send(tensor, dst=right)
-    handle.wait()
-"""),
-    ),
     (
         "02.3",
         "alone, returns its argument",
@@ -136,7 +117,7 @@ _ROWS = [
         "02.3",
         "keeps its own also if there are two",
         "own",
-        changed(_EXCHANGE, ("world_size == 1", "world_size <= 2")),
+        changed(_EXCHANGE, ("left == rank", "left == rank or world_size == 2")),
     ),
     (
         "02.3",
@@ -269,8 +250,24 @@ ANSWERS = [
     ),
     Answer(
         "02.3",
+        "exchanges with its neighbours at every distance",
+        "neighbour",
+        changed(
+            _EXCHANGE,
+            ("(rank + distance) % world_size", "(rank + 1) % world_size"),
+            ("(rank - distance) % world_size", "(rank - 1) % world_size"),
+        ),
+    ),
+    Answer(
+        "02.3",
+        "sends to itself if the distance is a multiple of the number of ranks",
+        "raised",
+        changed(_EXCHANGE, ("left == rank", "world_size == 1")),
+    ),
+    Answer(
+        "02.3",
         "sends first on even ranks, receives first on odd ones",
-        None,
+        "deadlock",
         changed(
             _EXCHANGE,
             (
