@@ -85,8 +85,8 @@ def test_start_ranks_mends_a_group_that_a_cell_has_left(kernel):
     [
         ("x = 1\nstart_ranks(0)", ["line 2: start_ranks(0)", "BadInput: Wrong number of ranks: "]),
         (
-            "def ask():\n    predict('x', 'a')\nask()",
-            ["line 2: predict('x', 'a')", "BadInput: No "],
+            "def ask():\n    predict('x', 'four')\nask()",
+            ["line 2: predict('x', 'four')", "BadInput: Neither a number nor a letter: "],
         ),
         (
             "from ddp_lessons import stop_ranks\nstop_ranks()\n"
