@@ -127,7 +127,7 @@ def times_plot(
     Raises:
         BadInput: Nothing was measured, or a number is not above 0, so that it has no logarithm.
 
-    Lesson: 03_ring.
+    Lesson: 17_many_machines.
     """
     predicted = predicted or {}
     need_some(measured, "measurements")

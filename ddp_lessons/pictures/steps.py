@@ -64,7 +64,7 @@ def steps_picture(
 
 
 def steps_from_digits(
-    seen: Sequence[Sequence[Sequence[int]]], sources: Sequence[Sequence[int]]
+    seen: Sequence[Sequence[Sequence[int]]], sources: Sequence[Sequence[int]] | None = None
 ) -> tuple[list[list[list[list[int]]]], list[list[tuple[int, int, list[int]]]]]:
     """
     Return the holdings and the moves that `steps_picture` draws, from what real ranks held.
@@ -74,7 +74,8 @@ def steps_from_digits(
 
     Args:
         seen: For each rank, for each moment, its chunks: one number each.
-        sources: For each rank, for each step, the rank from which a message came.
+        sources: For each rank, for each step, the rank from which a message came. None stands for
+            a ring, in which a message for rank r comes from rank r - 1.
 
     Returns:
         tuple: (holdings, moves), as `steps_picture` takes them. A chunk came in with a step if its
@@ -89,7 +90,9 @@ def steps_from_digits(
     for k in range(1, len(holdings)):
         pairs = [list(zip(holdings[k - 1][r], holdings[k][r], strict=True)) for r in everyone]
         came = [[c for c, (old, new) in enumerate(row) if old != new] for row in pairs]
-        moves.append([(sources[r][k - 1], r, came[r]) for r in everyone])
+        left = [(r - 1) % len(seen) for r in everyone]
+        senders = left if sources is None else [sources[r][k - 1] for r in everyone]
+        moves.append([(senders[r], r, came[r]) for r in everyone])
     return holdings, moves
 
 

@@ -12,40 +12,39 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.collectives import Peers
-
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Callable, Sequence
 
 
 def chunks_at_each_step(
-    algorithm: ModuleType, flat: torch.Tensor, group: dist.ProcessGroup | None = None
+    loop: Callable[[Sequence[torch.Tensor]], None], chunks: Sequence[torch.Tensor]
 ) -> list[list[float]]:
     """
-    Run an all-reduce, and return what was in each chunk before each step and at the end.
+    Call a loop of a ring, and return what was in each chunk before each step and at the end.
 
-    Collective: every rank of the group must call it.
+    Collective: every rank must call it.
 
     Args:
-        algorithm: A module with `all_reduce(flat, op, peers)` whose steps are calls of
-            `peers.exchange`, such as `ring.steps`.
-        flat: (w,): one number a chunk, so that a chunk can be read at a glance. Changed in place.
-        group: The process group; None is the default group.
+        loop: A function of the chunks that starts the messages of each step by one call of
+            `dist.batch_isend_irecv`.
+        chunks: One number each, so that a chunk can be read at a glance. Changed in place.
 
     Returns:
-        list: For each moment, the first before any step, the w numbers.
+        list: For each moment, the first before any step, the number of each chunk.
     """
-    seen: list[list[float]] = []
+    held: list[list[float]] = []
+    start_messages = dist.batch_isend_irecv
 
-    class Watched(Peers):
-        def exchange(
-            self, outgoing: torch.Tensor, to: int, incoming: torch.Tensor, source: int
-        ) -> None:
-            seen.append(flat.tolist())
-            super().exchange(outgoing, to, incoming, source)
+    def record_and_start(p2p_op_list: list[dist.P2POp]) -> list[dist.Work]:
+        held.append([chunk.item() for chunk in chunks])
+        return start_messages(p2p_op_list)
 
-    algorithm.all_reduce(flat, dist.ReduceOp.SUM, Watched(group))
-    return [*seen, flat.tolist()]
+    dist.batch_isend_irecv = record_and_start
+    try:
+        loop(chunks)
+    finally:
+        dist.batch_isend_irecv = start_messages
+    return [*held, [chunk.item() for chunk in chunks]]
 
 
 def one_way_s(num_bytes: int, device: torch.device | str = "cpu", num_tries: int = 40) -> float:

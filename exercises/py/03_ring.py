@@ -12,17 +12,20 @@ from ddp_lessons.checks import ring as check
 ranks = start_ranks(4)
 
 # %% [markdown] tags=["task"]
-# ## 03.1 Ring reduce-scatter
+# ## 03.1 Ring reduce-scatter, the other way round
 #
-# Each rank has its own numbers for w chunks, one chunk a rank. Return the sum over all ranks of
-# chunk r on rank r: a new tensor of the chunks' dtype. The list and its chunks stay as they were.
-# Chunk c is equally long on all ranks, but chunks may differ in length, and some may be empty. Each
-# lies in memory in one piece. One rank alone returns a copy of its chunk.
+# In the lesson's ring, every rank sends to its right neighbour. This ring turns the other way: **rank r sends to
+# rank r - 1 only, and receives from rank r + 1 only** (modulo the world size w). Now each chunk starts at another rank
+# than in the lesson.
 #
-# Make a ring from `send`, `recv`, `isend` and `irecv`: each rank sends to one neighbour only. The
-# price: at most w - 1 messages a rank. Each carries one chunk, in its own length and dtype, and
-# rank r never sends chunk r. All ranks send in every step: at the same time, or in 2 turns, as in
-# 02.3 (3 turns if the number of ranks is odd).
+# Each rank has its own numbers for w chunks, one chunk for each rank. Return, on rank r, the sum of chunk r over all
+# ranks: a new tensor with the dtype of the chunks. The list and its chunks must stay as they were (so
+# add out of place). Chunk c has the same length on all ranks, but chunks may differ in length, and some
+# may be empty. Each chunk is contiguous. If there is one rank only, return a copy of its chunk.
+#
+# Use `send`, `recv`, `isend`, `irecv` or `batch_isend_irecv`. A rank may send at most w - 1 messages. Each
+# message carries one chunk, in its own length and dtype, and rank r never sends chunk r. In every step all
+# ranks send, as in the lesson's `exchange`: no rank first waits for a chain of other ranks.
 
 # %% tags=["answer"]
 # %%px
@@ -38,17 +41,17 @@ def reduce_scatter(chunks):
     """
     # passing = my numbers of the chunk that starts at this rank
     # w - 1 times:
-    #     send passing on, and at the same time receive from the other neighbour
-    #     passing = what arrived, and my numbers of that chunk
+    #     send passing to the left, and at the same time receive from the right
+    #     passing = the chunk that arrived, plus my numbers of that chunk
     # solution
     rank, world_size = dist.get_rank(), dist.get_world_size()
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
-    passing = chunks[left].clone()
+    passing = chunks[right].clone()
     for step in range(world_size - 1):
-        own = chunks[(rank - 2 - step) % world_size]
+        own = chunks[(rank + 2 + step) % world_size]
         arrived = torch.empty_like(own)
-        handle = dist.irecv(arrived, src=left)
-        dist.send(passing, dst=right)
+        handle = dist.irecv(arrived, src=right)
+        dist.send(passing, dst=left)
         handle.wait()
         passing = arrived + own
     return passing
@@ -58,19 +61,24 @@ def reduce_scatter(chunks):
 # %% tags=["check"]
 check.reduce_scatter()
 
+# %% [markdown] tags=["task"]
+# The picture shows the ranks as rows and the chunks as columns, at the start and after each step. The small numbers in
+# a chunk name the ranks whose numbers are in it, and a thick border marks a chunk that has just come in. If your
+# ring is not right yet, the picture shows the calls of the ranks in their order instead.
+
 # %% tags=["picture"]
 check.reduce_scatter.picture()
 
 # %% [markdown] tags=["task"]
-# ## 03.2 Ring all-gather
+# ## 03.2 Ring all-gather, the other way round
 #
-# Now rank r has chunk r only, and all ranks shall have all chunks. Return a list or a tuple of w
-# tensors, chunk c at place c. `lengths` says how many numbers each chunk has, and is the same on all
-# ranks. Return tensors of your own: none of them shares memory with the argument. `chunk` and
-# `lengths` stay as they were.
+# Now rank r has chunk r only, and every rank shall get all chunks. Return a list or a tuple of w
+# tensors, with chunk c at place c. `lengths` says how many numbers each chunk has, and is the same on all
+# ranks. Return new tensors: none of them may share memory with the argument `chunk`. `chunk` and
+# `lengths` must stay as they were.
 #
-# The price is the same: one neighbour to send to, and at most w - 1 messages a rank. Each carries
-# one chunk, in its own length and dtype. All ranks send in every step, as in 03.1.
+# The rules are those of 03.1: rank r sends to rank r - 1 only, at most w - 1 messages. Each message carries
+# one chunk, in its own length and dtype. In every step all ranks send.
 
 # %% tags=["answer"]
 # %%px
@@ -91,8 +99,8 @@ def all_gather(chunk, lengths):
     parts = [chunk.new_empty(length) for length in lengths]
     parts[rank].copy_(chunk)
     for step in range(world_size - 1):
-        handle = dist.irecv(parts[(rank - step - 1) % world_size], src=left)
-        dist.send(parts[(rank - step) % world_size], dst=right)
+        handle = dist.irecv(parts[(rank + step + 1) % world_size], src=right)
+        dist.send(parts[(rank + step) % world_size], dst=left)
         handle.wait()
     return parts
     # end of solution
@@ -105,16 +113,16 @@ check.all_gather()
 check.all_gather.picture()
 
 # %% [markdown] tags=["task"]
-# ## 03.3 Ring all-reduce for any length
+# ## 03.3 Ring all-reduce for any tensor
 #
-# Put both halves together. Return the sum of all ranks' tensors, on every rank: a new tensor of the
-# same shape and dtype. The argument stays as it was. It may have any shape, any dtype and any number
-# of elements: fewer than there are ranks, or none. It need not lie in memory in one piece, as it may
-# be transposed or expanded.
+# Put both halves together. Return the sum of the tensors of all ranks, on every rank: a new tensor of the
+# same shape and dtype. The argument must stay as it was. It may have any shape, any dtype and any number
+# of elements: fewer than there are ranks, or none. It may also be not contiguous, for example
+# transposed or expanded.
 #
-# The price for n numbers: one neighbour to send to, and at most 2(w - 1) messages a rank. Each
-# carries n / w numbers at most, rounded up. All ranks send in every step, as in 03.1, and all get
-# the same bits. If the tensor is large, nothing may wait for ever.
+# The rules for n numbers: each rank sends to one neighbour only (either one), at most 2 (w - 1) messages. Each
+# message carries at most n / w numbers, rounded up. In every step all ranks send, and all ranks get
+# the same bits. It must not deadlock, no matter how large the tensor is.
 
 # %% tags=["answer"]
 # %%px
@@ -126,7 +134,7 @@ def all_reduce(tensor):
     """
     Return the sum of all ranks' tensors, on every rank: a tensor like the one given.
     """
-    # cut, reduce_scatter, all_gather, put together
+    # cut into chunks, reduce_scatter, all_gather, put together
     # solution
     chunks = tensor.flatten().tensor_split(dist.get_world_size())
     done = reduce_scatter(chunks)
@@ -139,8 +147,8 @@ def all_reduce(tensor):
 check.all_reduce()
 
 # %% [markdown] tags=["task"]
-# The picture follows the chunks through both halves of a ring that turns as yours does. Chunk 2 is
-# the one that rank 2 finishes. The small numbers in a chunk say whose data are in its sum so far.
+# The picture follows the chunks through both halves of a ring that turns as yours does. It supposes that rank r
+# completes chunk r.
 
 # %% tags=["picture"]
 check.all_reduce.picture()
@@ -148,15 +156,14 @@ check.all_reduce.picture()
 # %% [markdown] tags=["task"]
 # ## 03.4 Fit latency and bandwidth
 #
-# `times` is a dictionary: for each size in bytes, the seconds of five tries to send a message of
-# that size. Its sizes may stand in any order. Leave it and its lists as they are. Return the link's
-# latency in seconds and its bandwidth in bytes a second. With them, latency + bytes / bandwidth must
-# foretell the time of every size, of 1 byte as well as of 16 MiB.
+# The lesson's first section "More" fitted one clean time for each size. Here some measurements were disturbed. `times` is a dictionary: for each size in
+# bytes, it has the seconds of five tries to send a message of that size. A try that was not interrupted is off by 1 % at
+# most. Some tries were interrupted, and took several times as long, but never most tries of a size. The
+# sizes may stand in any order. Leave the dictionary and its lists as they are.
 #
-# A try that was left alone is off by 1 % at most. Some tries were interrupted, and took several
-# times as long, but never most tries of a size. `np.polyfit(x, y, 1, w=weights)` fits a line, and
-# returns first its slope and then where it begins. It makes the squares of weight times error
-# small: choose weights so that 1 % of a short time counts as much as 1 % of a long one.
+# Return the link's latency in seconds and its bandwidth in bytes a second. Then latency + bytes / bandwidth must
+# predict the true time of every size in `times`, small and large, within 2 sqrt(m) %, for m sizes: 7 % for
+# 13 sizes, 4 % for 5.
 
 # %% tags=["answer"]
 # %%px
@@ -181,8 +188,8 @@ def fit_link(times):
 check.fit_link()
 
 # %% [markdown] tags=["task"]
-# Each rank had the times of a link of its own. The table shows what your lines say of four sizes,
-# beside the least time that rank was given. Times are in microseconds.
+# Each rank had the times of another link. The table shows your latency and bandwidth, and for four sizes the
+# time that they predict, beside the shortest time that the rank was given. "us" are microseconds.
 
 # %% tags=["picture"]
 check.fit_link.picture()
@@ -190,11 +197,11 @@ check.fit_link.picture()
 # %% [markdown] tags=["task"]
 # ## 03.5 Predict bytes
 #
-# How many bytes does a rank send in an all-reduce? Say it before it runs, to the byte. `way` is
-# `"hub"` or `"ring"`. Round the hub, rank 0 receives all tensors whole, adds, and sends the sum to
-# each of the others. The ring is that of 03.1 to 03.3: ranks send to the right, chunk r is finished
-# on rank r, and chunks are as `tensor_split` cuts them. If w does not divide the length, the first
-# chunks are one number longer.
+# How many bytes does a rank send in an all-reduce? Compute it before it runs, to the byte. `way` is
+# `"hub"` or `"ring"`. In the hub, rank 0 receives all tensors whole, adds, and sends the sum to
+# each of the others. The ring is that of the lesson: ranks send to the right, chunk r is complete first
+# on rank r, and the chunks are those of `tensor_split`. If w does not divide the length, the first
+# chunks are one number longer than the others.
 #
 # The check runs both, counts, and compares. Then it asks about each of 48 ranks, which do not run.
 
@@ -219,8 +226,8 @@ def predict_bytes(way, rank, world_size, num_elements, element_bytes):
 check.predict_bytes()
 
 # %% [markdown] tags=["task"]
-# What you foretold for 10 numbers of 4 bytes, and what was counted. The hub and the ring send
-# equally many bytes together. Look at the busiest rank.
+# The table shows what you predicted for 10 numbers of 4 bytes, and what was counted. In all, the hub and the ring
+# send equally many bytes. Look at the busiest rank.
 
 # %% tags=["picture"]
 check.predict_bytes.picture()

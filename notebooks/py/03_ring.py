@@ -1,358 +1,680 @@
-# %% [markdown] tags=["title"]
+# %% [markdown] tags=["title"] minutes=[45]
 # # Does all-reduce need a centre?
 #
-# 25 minutes, 4 ranks. It builds on [02_collectives](02_collectives.ipynb): messages, their bytes,
-# reduce-scatter and all-gather.
+# 45 minutes, 4 ranks. It builds on [02_collectives](02_collectives.ipynb): `send` and `recv`,
+# `batch_isend_irecv`, and the collectives.
+
+# %% [markdown] tags=["why"]
+# In every training step, DDP adds up the gradients of all ranks: 4 GB on each rank, if the model has
+# a billion weights in float32. If one rank did this for all ranks, its network connection would set the
+# pace: with 8 GPUs, 28 GB would come in and 28 GB go out there in every step. This lesson shows how ranks
+# add up without a centre, and how to say in advance how long it takes.
 
 # %% [markdown] tags=["goal"]
-# When you are through, you can
+# After this lesson you can
 #
-# - **count** what each rank sends in an all-reduce, round a hub and round a ring;
-# - **follow** a ring step by step, and tell a good one from one that only adds up;
-# - **foretell** how long a message takes, from two numbers.
+# - **count** the bytes that each rank sends in an all-reduce, through a hub and around a ring;
+# - **write** a ring all-reduce, and test whether all ranks get the same bits;
+# - **predict** how long a message and an all-reduce take, from two numbers.
 
 # %% tags=["setup", "nbval-ignore-output"]
+import numpy as np
 from ddp_lessons import ok, predict, start_ranks
-from ddp_lessons.costs import collective_s, critical_path, crossover_bytes, fit
-from ddp_lessons.pictures import steps_from_digits, steps_picture, times_plot
+from ddp_lessons.pictures import steps_from_digits, steps_picture
 
 ranks = start_ranks(4)
 
 # %% [markdown] tags=["question"]
-# ## What does a centre have to send?
+# ## How many bytes must a centre send?
 
-# %% [markdown] tags=["predict"]
-# Four ranks add up tensors of 1,200 bytes, over a hub: rank 0 receives those of all others, adds,
-# and sends the sum back to each of them. How many bytes does rank 0 send?
-
-# %% tags=["predict"]
-predict("bytes_of_a_hub", ...)
+# %% [markdown] tags=["explain"]
+# An **all-reduce** adds up one tensor of each rank, and gives the sum to every rank. The obvious way
+# is a **hub**: one rank in the centre, here rank 0, does all the work.
+#
+# ```text
+#    1. all others send their tensors      2. rank 0 sends the sum
+#
+#    rank 1 --+                                         +--> rank 1
+#    rank 2 --+--> rank 0 adds                 rank 0 --+--> rank 2
+#    rank 3 --+                                         +--> rank 3
+# ```
+#
+# The next two cells set up the ranks, and define the hub for n ranks.
 
 # %% tags=["run"]
 # %%px
 import torch
 import torch.distributed as dist
-from ddp_lessons.collectives import Peers, log_rounds, naive as hub
 from ddp_lessons.process_group import rank_device
-from ddp_lessons.ring import chunks_at_each_step, one_way_s, steps, textbook as ring
-from ddp_lessons.ring import tcp_bytes_received
 from ddp_lessons.trace import trace
 
-rank, world_size = dist.get_rank(), dist.get_world_size()
-# Gloo sends from the CPU's memory, NCCL from the GPU's.
+rank, n = dist.get_rank(), dist.get_world_size()
+# Gloo sends from the memory of the CPU, NCCL from the memory of the GPU.
 device = rank_device() if dist.get_backend() == "nccl" else "cpu"
+
 
 # %% tags=["run"]
 # %%px
-groups = {n: dist.new_group(range(n)) for n in (2, 3, 4)}
-gradients = torch.ones(300, device=device)  # 1,200 bytes
+def hub_all_reduce(tensor):
+    if rank == 0:
+        incoming = torch.empty_like(tensor)
+        for other in range(1, n):
+            dist.recv(incoming, src=other)
+            tensor += incoming
+        for other in range(1, n):
+            dist.send(tensor, dst=other)
+    else:
+        dist.send(tensor, dst=0)
+        dist.recv(tensor, src=0)
 
 
-def bytes_sent(all_reduce):  # by this rank, in groups of 2, 3 and 4
-    sent = {}
-    for n in groups:
-        with trace() as events:
-            if rank < n:
-                all_reduce(gradients, group=groups[n])
-        sent[n] = sum(event.input_bytes for event in events if event.is_send)
-    return sent
+# %% [markdown] tags=["predict"]
+# Four ranks add up tensors through the hub. How many times as many bytes does rank 0 send as rank 1?
+
+# %% tags=["predict"]
+predict("times_the_bytes", ...)
+
+# %% [markdown] tags=["explain"]
+# `trace()` records every call by which this rank communicates inside of the `with` block, and the
+# bytes that the call sent.
 
 
-by_hub = bytes_sent(hub.all_reduce)
-print(f"bytes by size of the group: {by_hub}")
+# %% tags=["run"]
+# %%px
+def count_sent_bytes(all_reduce):
+    tensor = torch.ones(300, device=device)  # 1,200 bytes
+    with trace() as events:
+        all_reduce(tensor)
+    return sum(event.input_bytes for event in events if event.is_send)
+
+
+hub_bytes = count_sent_bytes(hub_all_reduce)
+print(f"{hub_bytes} bytes sent")
+
+# %% tags=["run"]
+hub_bytes = ranks.view["hub_bytes"]  # a list: the bytes of each rank
+bytes_ratio = hub_bytes[0] // hub_bytes[1]
+print(f"rank 0 sends {bytes_ratio} times as many bytes as rank 1")
 
 # %% [markdown] tags=["read"]
-# Rank 0 sends 3600 bytes, the others 1200. Of two ranks it sent 1200, of three 2400: one tensor
-# more for each rank that joins. With 1,000 ranks it would be 999 tensors, while each of the others
-# sends one.
+# Rank 0 sends 3 times as many bytes: 3,600, where every other rank sends its tensor once, 1,200. With n
+# ranks, rank 0 sends the sum to n - 1 others, so each further rank adds one tensor.
+#
+# With 1,000 ranks, 999 tensors come in through the connection of rank 0, and 999 go out. Therefore look at
+# the busiest rank: it sets the pace, and all other ranks wait for it.
 
 # %% tags=["check"]
-by_hub = ranks.view["by_hub"]
-assert [sent[4] for sent in by_hub] == [3600, 1200, 1200, 1200]
-assert by_hub[0] == {2: 1200, 3: 2400, 4: 3600}
-ok("a hub sends a tensor to each of the others", bytes_of_a_hub=by_hub[0][4])
+assert hub_bytes == [3600, 1200, 1200, 1200]
+ok("the hub sends a tensor to each other rank", times_the_bytes=bytes_ratio)
 
 # %% [markdown] tags=["question"]
 # ## Can ranks add up without a centre?
 
+# %% [markdown] tags=["explain"]
+# In a **ring** every rank sends to the next rank only, its **right neighbour**, and receives from the
+# rank before it, its **left neighbour**. After the last rank comes rank 0 again.
+#
+# ```text
+#    rank 0 ---> rank 1
+#      ^            |
+#      |            v
+#    rank 3 <--- rank 2
+# ```
+#
+# Each rank cuts its tensor into as many **chunks** as there are ranks. In every **step**, each rank
+# sends one chunk to the right, and receives another chunk from the left.
+#
+# Follow chunk 3. Rank 0 sends its numbers of chunk 3 to rank 1. Rank 1 adds its own numbers, and sends
+# the sum to rank 2 in the next step. In each step, the sum collects one more rank, until it is
+# complete. Then the complete sum travels on, and each rank that still lacks it stores a copy.
+#
+# Chunk c starts at rank c + 1: chunk 0 at rank 1, chunk 1 at rank 2, and chunk 3 at rank 0. So **rank r
+# sends chunk r - 1 first** (rank 0: chunk 3). With this start, rank r ends with the complete sum of chunk r, and all
+# ranks are busy in every step.
+
 # %% [markdown] tags=["predict"]
-# In a **ring** each rank sends to the next one only. The tensor is cut into **chunks**, as many as
-# there are ranks. In each step every rank sends one chunk, and receives another. First each chunk
-# goes round to be added up. Then the finished chunk goes round to be copied. After how many steps
-# does each of four ranks hold the whole sum?
+# After how many steps does each of the four ranks hold the complete sums of all four chunks?
 
 # %% tags=["predict"]
 predict("steps_of_a_ring", ...)
 
+# %% [markdown] tags=["explain"]
+# `exchange` starts both messages of a step before the rank waits for either. If every rank
+# first waited for the end of its `send`, all ranks would block ([lesson 02](02_collectives.ipynb)).
+#
+# `ring_reduce_scatter` is the loop that adds. In the first step rank r sends chunk r - 1, and in each
+# later step it sends the chunk to which it has just added. What arrives is what the left neighbour
+# sends: put r - 1 in place of r, and `rank - 1 - step` becomes `rank - 2 - step`. (`%` keeps the number of
+# a chunk between 0 and n - 1: `-1 % 4` is 3.)
+
+
 # %% tags=["run"]
 # %%px
-flat = torch.full((4,), 10**rank, device=device)  # 4 chunks of one number each
-with trace() as events:
-    seen = chunks_at_each_step(steps, flat)
-sources = [event.peer for event in events if event.is_receive]
-print(f"{len(sources)} steps; half way: {seen[3]}, at the end: {seen[-1]}")
+right, left = (rank + 1) % n, (rank - 1) % n
+
+
+def exchange(outgoing, incoming):
+    sending = dist.P2POp(dist.isend, outgoing, right)
+    receiving = dist.P2POp(dist.irecv, incoming, left)
+    for work in dist.batch_isend_irecv([sending, receiving]):
+        work.wait()
+
+
+# %% tags=["run"]
+# %%px
+def ring_reduce_scatter(chunks):
+    for step in range(n - 1):
+        outgoing = chunks[(rank - 1 - step) % n]
+        own = chunks[(rank - 2 - step) % n]
+        incoming = torch.empty_like(own)
+        exchange(outgoing, incoming)
+        own += incoming
+
+
+# %% [markdown] tags=["explain"]
+# To see which ranks are in a sum, rank r puts 10<sup>r</sup> into each of its chunks: 1, 10, 100 or
+# 1000. We print the digits from right to left, so that the first digit belongs to rank 0: 1011 is the sum
+# of ranks 0, 2 and 3, and 1111 is complete. `chunks_at_each_step` calls our loop, and also stores the
+# chunks at the start and after each step, for the picture.
+
+# %% tags=["run"]
+# %%px
+from ddp_lessons.ring import chunks_at_each_step
+
+tensor = torch.full((4,), 10**rank, device=device)
+chunks = tensor.tensor_split(n)  # 4 views of one number each
+held = chunks_at_each_step(ring_reduce_scatter, chunks)
+print("after 3 steps:", *(f"{number:04}"[::-1] for number in tensor.tolist()))
 
 # %% tags=["picture"]
-# A sum of 1011 has the numbers of ranks 0, 1 and 3.
-steps_picture(*steps_from_digits(ranks.view["seen"], ranks.view["sources"]))
+steps_picture(*steps_from_digits(ranks.view["held"]))
 
 # %% [markdown] tags=["read"]
-# After 6 steps. In the first 3 a chunk meets all ranks, and grows. Half way each rank holds one that
-# is done, 1111, at its own place: a reduce-scatter. In the last 3 the done ones go round: an
-# all-gather. All ranks are busy in every step. How many bytes is that?
+# Follow chunk 3 from panel to panel. The small numbers in a chunk name the ranks that are in its sum.
+#
+# After 3 steps, rank r holds the complete sum of chunk r only. This half is a **reduce-scatter**. In the
+# second half, an **all-gather**, the complete chunks travel on. Rank r sends chunk r first, and what arrives
+# overwrites a chunk.
+
 
 # %% tags=["run"]
 # %%px
-by_ring = bytes_sent(ring.all_reduce)
-print(f"bytes by size of the group: {by_ring}")
+def ring_all_gather(chunks):
+    for step in range(n - 1):
+        outgoing = chunks[(rank - step) % n]
+        overwritten = chunks[(rank - 1 - step) % n]
+        exchange(outgoing, overwritten)
+
+
+ring_all_gather(chunks)
+print("after 6 steps:", *(f"{number:04}"[::-1] for number in tensor.tolist()))
 
 # %% [markdown] tags=["read"]
-# 6 steps of a quarter: each rank sends 1800 bytes. Four ranks together send 7200, as they did round
-# the hub. What differs is the busiest rank: 3600 bytes there, 1800 here.
-#
-# Of n ranks each sends 2 (n - 1) chunks, and a chunk is the n-th part of a tensor. That is less
-# than two tensors, however many join.
+# Every rank holds all complete sums, 1111 in all four chunks, after 6 steps. With n ranks, each half takes
+# n - 1 steps. Each half is also useful alone, when the model is too large for one GPU
+# ([lesson 15](15_beyond_ddp.ipynb)). How many bytes do both halves send?
+
+
+# %% tags=["run"]
+# %%px
+def ring_all_reduce(tensor):
+    chunks = tensor.tensor_split(n)
+    ring_reduce_scatter(chunks)
+    ring_all_gather(chunks)
+
+
+ring_bytes = count_sent_bytes(ring_all_reduce)
+
+# %% tags=["run"]
+ring_bytes = ranks.view["ring_bytes"]
+for name, sent_bytes in {"hub": hub_bytes, "ring": ring_bytes}.items():
+    total, busiest = sum(sent_bytes), max(sent_bytes)
+    print(f"{name}: {total} bytes in all, {busiest} by the busiest rank")
+
+# %% [markdown] tags=["read"]
+# In all, the ring sends as many bytes as the hub, 7,200. But the busiest rank sends 1,800 bytes in place of
+# 3,600: 6 steps, with a chunk of 300 bytes in each. With n ranks, each rank sends 2 (n - 1) chunks, each one
+# n-th of the tensor. This stays below two tensors, so a rank's bytes hardly grow with the number of GPUs.
 
 # %% tags=["check"]
-seen, by_ring = ranks.view["seen"], ranks.view["by_ring"]
-assert all(seen[r][-1] == [1111] * 4 for r in range(4))
-assert all(seen[r][3][r] == 1111 and seen[r][3].count(1111) == 1 for r in range(4))
-assert sum(sent[4] for sent in by_ring) == sum(sent[4] for sent in by_hub) == 7200
-for n in (2, 3, 4):
-    assert {sent[n] for sent in by_ring[:n]} == {2 * (n - 1) * 1200 // n}
-ok("the busiest of 4 ranks sends half as much", steps_of_a_ring=len(seen[0]) - 1)
+held, tensors = ranks.view["held"], ranks.view["tensor"]
+for r in range(4):
+    is_complete = [number == 1111 for number in held[r][-1]]
+    assert is_complete == [chunk == r for chunk in range(4)]
+    assert tensors[r].tolist() == [1111] * 4
+num_steps = 2 * (len(held[0]) - 1)  # the moments of a half are its start and its steps
+assert sum(hub_bytes) == sum(ring_bytes) == 7200
+assert ring_bytes == [1800] * 4
+ok("a ring adds up, and no rank sends two tensors", steps_of_a_ring=num_steps)
 
 # %% [markdown] tags=["question"]
-# ## Is a ring right if it adds up?
+# ## Do all ranks get the same sum?
+
+# %% [markdown] tags=["explain"]
+# A simpler ring comes to mind: do not cut the tensor. Each rank passes whole tensors on, and adds
+# each tensor that arrives to its own sum. (Gloo's documentation lists this ring as `allreduce_ring`.) The
+# ranks add in different orders:
+#
+# | rank | its sum |
+# | --- | --- |
+# | 0 | ((own + tensor of rank 3) + tensor of rank 2) + tensor of rank 1 |
+# | 1 | ((own + tensor of rank 0) + tensor of rank 3) + tensor of rank 2 |
+# | 2 | ((own + tensor of rank 1) + tensor of rank 0) + tensor of rank 3 |
+# | 3 | ((own + tensor of rank 2) + tensor of rank 1) + tensor of rank 0 |
+#
+# In exact arithmetic the order does not matter. But a computer **rounds** after each addition. In Python
+# `(0.1 + 0.2) + 0.3` gives 0.6000000000000001, and `0.1 + (0.2 + 0.3)` gives 0.6. Swapping is
+# harmless: a + b and b + a give the same bits. Regrouping is not.
 
 # %% [markdown] tags=["predict"]
-# Here is a ring that many write first. It cuts nothing: each rank passes whole tensors on, and adds
-# what comes. So rank 0 adds those of ranks 3, 2 and 1, in this order, and rank 1 adds those of 0, 3
-# and 2. The tensors have 300 numbers, and every addition rounds. How many different
-# tensors will the four ranks hold as the sum?
+# Each rank has 300 random numbers. Two tensors count as different if one bit differs. How many
+# different sums will the four ranks hold after this ring?
 
 # %% tags=["predict"]
-predict("sums_of_a_ring_uncut", ...)
+predict("different_sums", ...)
 
 # %% tags=["break"]
 # %%px
 from ddp_lessons.workloads import rank_generator
 
-mine = torch.randn(300, generator=rank_generator(0, rank)).to(device)
-right, left = (rank + 1) % world_size, (rank - 1) % world_size
-uncut, passing = mine.clone(), mine
-with trace() as events:
-    for _ in range(world_size - 1):
-        incoming = torch.empty_like(mine)
-        Peers().exchange(passing, right, incoming, left)  # send and receive at once
-        uncut, passing = uncut + incoming, incoming
-num_sent = sum(event.input_bytes for event in events)
-print(f"{num_sent} bytes sent")
+# other numbers on each rank, and the same ones on each run
+own = 100 * torch.rand(300, generator=rank_generator(0, rank)).to(device)
+
+sum_of_whole, outgoing = own.clone(), own
+for step in range(n - 1):
+    incoming = torch.empty_like(own)
+    exchange(outgoing, incoming)
+    sum_of_whole += incoming
+    outgoing = incoming
+
+# %% tags=["run"]
+sums_of_whole = [numbers.tolist() for numbers in ranks.view["sum_of_whole"]]
+for r in range(4):
+    print(f"rank {r}, number 127: {sums_of_whole[r][127]:.5f}")
+num_different = len({tuple(numbers) for numbers in sums_of_whole})
+print(f"{num_different} different sums on four ranks")
+
+# %% [markdown] tags=["read"]
+# The four ranks hold 4 different sums, because each rank added in its own order. No error says so. But
+# DDP keeps replicas equal only because every optimizer gets equal gradients ([lesson
+# 00](00_ranks.ipynb)). With these sums, the replicas would no longer be equal after one step.
+#
+# The repair: only one rank completes a chunk, and the other ranks copy its sum. Our `ring_all_reduce` does
+# this. (So does the hub: all ranks copy the sum of rank 0.)
 
 # %% tags=["mend"]
 # %%px
-in_chunks = mine.clone()
-ring.all_reduce(in_chunks)
-is_close = torch.allclose(uncut, in_chunks, atol=1e-5)
-print(f"close to the sum of whole tensors: {is_close}")
+sum_of_chunks = own.clone()
+ring_all_reduce(sum_of_chunks)
 
 # %% tags=["run"]
-different = {}
-for way in ("uncut", "in_chunks"):
-    different[way] = len({tuple(one.tolist()) for one in ranks.view[way]})
-    print(f"{way}: {different[way]} different sums on four ranks")
+sums = {tuple(numbers.tolist()) for numbers in ranks.view["sum_of_chunks"]}
+num_after_mend = len(sums)
+print(f"{num_after_mend} sum on four ranks")
 
 # %% [markdown] tags=["read"]
-# Uncut: 4 different sums, and 3600 bytes from each rank where 1800 do. Each rank adds in an order
-# of its own, and rounds in its own places. The sums are close, but models that step by them drift
-# apart.
-#
-# In chunks: 1 sum, equal on all ranks to the last bit. One rank finishes each chunk, and the
-# others get copies.
+# Now there is 1 sum, equal on all ranks to the last bit. Each rank also sends less: 1.5 tensors in place of
+# three.
 
 # %% tags=["check"]
-assert different == {"uncut": 4, "in_chunks": 1}
-assert ranks.view["num_sent"] == [3600] * 4
-assert ranks.view["is_close"] == [True] * 4
-ok(
-    "in chunks there is one sum, for half the bytes",
-    sums_of_a_ring_uncut=different["uncut"],
-)
+assert num_after_mend == 1
+for r in range(4):
+    np.testing.assert_allclose(sums_of_whole[r], next(iter(sums)), rtol=1e-5)
+ok("with one rank for each chunk there is one sum", different_sums=num_different)
 
 # %% [markdown] tags=["question"]
-# ## Has PyTorch's all-reduce a centre?
+# ## Does PyTorch's all-reduce have a centre?
+
+# %% [markdown] tags=["explain"]
+# Some guides say: in data-parallel training, a central node gathers the gradients of all ranks, and
+# sends the result back. `trace` does not see the messages inside of `dist.all_reduce`. But they travel over
+# TCP connections, and the operating system counts the bytes that each connection receives.
+# `tcp_bytes_received()` returns the sum of these counts for one rank. (In a ring, each rank receives as
+# many bytes as it sends.)
+#
+# To see what a centre looks like in these counts, we first run a hub: `naive.all_reduce` has the lines
+# of our `hub_all_reduce`. Then we run torch's own call. Both get a tensor of 4 MB: "1.0 tensors" are 4 MB.
 
 # %% [markdown] tags=["predict"]
-# A guide says: a central node gathers all gradients, then sends them out. A trace cannot look into
-# torch's own all-reduce. But the system counts what each process receives. In our hub, rank 0
-# receives 3 tensors. How many does rank 0 receive in torch's all-reduce on four ranks?
+# In the hub, rank 0 receives 3 tensors. How many tensors will rank 0 receive in torch's all-reduce on
+# four ranks? A fraction is possible.
 
 # %% tags=["predict"]
 predict("tensors_received", ...)
 
 # %% tags=["run"]
 # %%px
-gloo = dist.new_group(backend="gloo")  # its messages come over TCP
-large, received = torch.zeros(1_000_000), {}
-for name, all_reduce in [("hub", hub.all_reduce), ("torch", dist.all_reduce)]:
-    dist.barrier(gloo)
+from ddp_lessons.collectives import naive
+from ddp_lessons.ring import tcp_bytes_received
+
+gloo_group = dist.new_group(backend="gloo")  # Gloo even if your ranks use NCCL
+large = torch.zeros(1_000_000)  # 4 MB
+tensors_received = {}
+for name, all_reduce in {"hub": naive.all_reduce, "torch": dist.all_reduce}.items():
+    dist.barrier(gloo_group)
     before = tcp_bytes_received()
-    all_reduce(large, group=gloo)
-    received[name] = round((tcp_bytes_received() - before) / large.nbytes, 1)
-print(", ".join(f"{name}: {share} tensors" for name, share in received.items()))
+    all_reduce(large, group=gloo_group)
+    num_bytes = tcp_bytes_received() - before
+    tensors_received[name] = round(num_bytes / large.nbytes, 1)
+for name, num_tensors in tensors_received.items():
+    print(f"{name}: {num_tensors} tensors received")
 
 # %% [markdown] tags=["read"]
-# Our hub shows what a centre looks like: rank 0 received 3.0 tensors, the others 1.0. In torch's
-# all-reduce every rank received 1.5. That is the ring's number, 6 quarters, and nobody stands out. So
-# the guide's sentence, [claim C04](claims.md), is **false** here.
+# In torch's all-reduce, every rank received 1.5 tensors. In the hub, rank 0 received 3.0 tensors, and the
+# other ranks 1.0. So Gloo's all-reduce here has no centre. The number 1.5 fits a ring: 6 steps, a quarter
+# of the tensor in each. It does not prove a ring, because other ways without a centre, such as
+# halving-doubling, need as many bytes.
 #
-# This is Gloo. NCCL, says its documentation, chooses among rings and trees.
+# So the guides' sentence ([claim C04](claims.md) in our list of what popular guides say) is **false** for
+# `dist.all_reduce` with Gloo, and DDP averages gradients by an all-reduce. (The sentence is true of
+# `nn.DataParallel`, which collects on one GPU, and of a parameter server,
+# [lesson 14](14_asynchronous.ipynb).) So give all ranks equal network links: a faster link for rank 0 does
+# not help, and one slow link slows all ranks down. NCCL was not counted here.
 
 # %% tags=["check"]
-received = ranks.view["received"]
-assert [own["hub"] for own in received] == [3.0, 1.0, 1.0, 1.0]
-assert [own["torch"] for own in received] == [1.5] * 4
-ok("C04 is false, all 4 ranks received as much", tensors_received=received[0]["torch"])
+tensors_received = ranks.view["tensors_received"]
+assert [received["hub"] for received in tensors_received] == [3.0, 1.0, 1.0, 1.0]
+assert [received["torch"] for received in tensors_received] == [1.5] * 4
+num_tensors = tensors_received[0]["torch"]
+ok("C04 is false, all 4 ranks received equally much", tensors_received=num_tensors)
 
 # %% [markdown] tags=["question"]
-# ## How long does a message take?
+# ## How long does an all-reduce take?
+
+# %% [markdown] tags=["explain"]
+# Bytes are not yet time. Two numbers turn them into time:
+#
+# - the **latency** L is the time that every message costs, even an empty one;
+# - the **bandwidth** B is how many bytes a connection carries in a second.
+#
+# **A message of S bytes takes L + S / B.** For the time of an all-reduce, add up the messages that must
+# wait for each other:
+#
+# | all-reduce on n ranks | messages that wait for each other | bytes of each | time |
+# | --- | --- | --- | --- |
+# | hub | n - 1 come in, then n - 1 go out | S | 2 (n - 1) (L + S / B) |
+# | ring | 2 (n - 1) steps, all ranks at once | S / n | 2 (n - 1) (L + S / (n B)) |
+#
+# (The formulas leave out the additions, and each rank has one link, which carries one message in each
+# direction at a time. Our hub receives one tensor after the other, so it pays n - 1 latencies in a row. If
+# the messages travel at the same time, a hub may win for small tensors.)
+#
+# We compute with L = 20 microseconds and B = 5 GB/s.
 
 # %% [markdown] tags=["predict"]
-# A message takes a **latency**, the time of an empty one, and then its bytes over a **bandwidth**,
-# bytes a second. Say, 20 microseconds, and 5,000 bytes a microsecond. How many times as long as an
-# empty message does one of 1,000,000 bytes take?
+# Four ranks add up tensors of 1 GB, so large that the latency hardly counts. Rank 0 of the hub sends twice
+# as many bytes as a rank of the ring. How many times as long as the ring does the hub take?
 
 # %% tags=["predict"]
-predict("times_as_long", ...)
+predict("hub_time_over_ring_time", ...)
+
 
 # %% tags=["run"]
-for num_bytes in (1_000, 1_000_000):
-    times_as_long = (20 + num_bytes / 5_000) / 20
-    print(f"{num_bytes:7} bytes: {times_as_long:g} times as long as an empty one")
+def hub_s(n, num_bytes, latency_s, bandwidth):
+    return 2 * (n - 1) * (latency_s + num_bytes / bandwidth)
+
+
+def ring_s(n, num_bytes, latency_s, bandwidth):
+    return 2 * (n - 1) * (latency_s + num_bytes / n / bandwidth)
+
+
+link = 20e-6, 5e9  # L in seconds, and B in bytes per second
+time_ratios = {}
+for name, num_bytes in {"16 bytes": 16, "1 GB": 1e9}.items():
+    time_ratios[name] = round(hub_s(4, num_bytes, *link) / ring_s(4, num_bytes, *link))
+    print(f"{name}: the hub takes {time_ratios[name]} times as long as the ring")
 
 # %% [markdown] tags=["read"]
-# 11 times, and 1000 bytes take hardly longer than none. Is that so here? Ranks 0 and 1 play
-# ping-pong: a message there and back, halved. They measure 8 sizes in turn, three times over, so that
-# a busy moment of the machine meets all sizes alike. We fit the two numbers to 7 of the sizes, and let
-# them predict the eighth.
+# For 1 GB the hub takes 4 times as long as the ring. One factor of 2 comes from the bytes: 3 tensors
+# go out at the hub, and 1.5 tensors at a rank of the ring. The other factor of 2 comes from the order:
+# the hub first receives and then sends, and a rank of the ring does both at the same time. With n ranks,
+# the factor for large tensors is n. For 16 bytes hub and ring take the same time, because both have
+# 2 (n - 1) messages that wait for each other.
+#
+# These times are computed, not measured: our four ranks share one machine. For the 4 GB and 8 GPUs of the
+# introduction, the formulas give 11.2 s for the hub and 1.4 s for the ring, in every step.
+#
+# The formula also says that one large message is cheaper than many small ones. Therefore DDP sends gradients
+# in buckets of 25 MiB (26 MB) by default, and not one by one. A single bucket for all gradients could only
+# be sent after the backward pass, and not during it ([lesson 05](05_replicas.ipynb)).
+
+# %% tags=["check"]
+assert time_ratios == {"16 bytes": 1, "1 GB": 4}
+assert [round(way(8, 4e9, *link), 1) for way in (hub_s, ring_s)] == [11.2, 1.4]
+factor = time_ratios["1 GB"]
+ok("with n = 4 ranks, the hub takes n times as long", hub_time_over_ring_time=factor)
+
+# %% [markdown] tags=["question"]
+# ## More: do two numbers describe measured messages?
+
+# %% [markdown] tags=["explain"]
+# We measure messages on this machine. `one_way_s` sends a message from rank 0 to rank 1 and
+# back, 40 times, and returns half of the shortest time, because other programs can only make a
+# message slower. We measure nine sizes from 1 kB to 4 MB one after another, three times over, so that a
+# busy moment of the machine meets all sizes alike.
 
 # %% tags=["run"]
 # %%px
-sizes = [*(2**k for k in range(10, 23, 2)), 3 * 2**20]
-passes = [{n: one_way_s(n, device) for n in sizes} for _ in range(3)]
-times = {n: min(times_s[n] for times_s in passes) for n in sizes}
+from ddp_lessons.ring import one_way_s
+
+new_sizes = [3_000, 3_000_000]  # the fit will not see them
+sizes = [1_000 * 4**k for k in range(7)] + new_sizes
+passes = [{size: one_way_s(size, device) for size in sizes} for _ in range(3)]
+shortest_s = {size: min(times_s[size] for times_s in passes) for size in sizes}
+
+# %% [markdown] tags=["explain"]
+# Now we **fit** the two numbers to seven of the sizes: we choose L and B so that L + S / B comes as
+# close to the seven measured times as possible. This is a straight line, time over bytes: it begins at
+# L, and its slope is 1 / B. `np.polyfit` returns the slope first. Each error is weighted by 1 / time, so
+# that 10 % too long counts alike for every size.
+#
+# We predict the other two sizes, 3 kB and 3 MB, in three ways: by the latency alone (L), by the bytes
+# alone (S / B), and by both together (L + S / B). With Gloo on one machine, L is some tens of
+# microseconds, and B some GB/s (some thousand bytes in a microsecond).
+
+# %% [markdown] tags=["predict"]
+# Two sizes and three ways make six predictions. How many of them will be wrong by more than a factor
+# of 5, too long or too short?
+
+# %% tags=["predict"]
+predict("wrong_by_five", ...)
 
 # %% tags=["run", "nbval-ignore-output"]
-times, new = ranks.view["times"][0], 3 * 2**20
-measured = times.pop(new)  # kept apart from the fit
-model = fit(times.items(), confidence=0.999)
-guess = model.predict(new)  # a time, and a band in which it should lie
-print(f"latency {model.link.latency_s * 1e6:.0f} microseconds")
-print(f"bandwidth {model.link.bandwidth_bytes_per_s / 1e6:.0f} bytes a microsecond")
+shortest_s = ranks.view["shortest_s"][0]
+new_sizes = ranks.view["new_sizes"][0]
+fitted_sizes = np.array([size for size in shortest_s if size not in new_sizes], float)
+fitted_s = np.array([shortest_s[int(size)] for size in fitted_sizes])
+slope, latency_s = np.polyfit(fitted_sizes, fitted_s, 1, w=1 / fitted_s)
+bandwidth = 1 / slope
 
-# %% tags=["picture"]
-band = [(n, g.value, g.low, g.high) for n in times for g in [model.predict(n)]]
-both = {"fitted": times.items(), "predicted": [(new, measured)]}
-times_plot(both, {"model": band})
+errors = {"latency alone": [], "bytes alone": [], "both together": []}
+print(f"L = {latency_s * 1e6:.1f} microseconds, B = {bandwidth / 1e9:.2f} GB/s")
+print("microseconds   measured   latency alone   bytes alone   both together")
+for size, name in zip(new_sizes, ("3 kB", "3 MB"), strict=True):
+    guesses_s = [latency_s, size / bandwidth, latency_s + size / bandwidth]
+    columns = [1e6 * seconds for seconds in (shortest_s[size], *guesses_s)]
+    print("{:12} {:10.1f} {:15.1f} {:13.1f} {:15.1f}".format(name, *columns))
+    for way, guess_s in zip(errors, guesses_s, strict=True):
+        errors[way].append(max(guess_s / shortest_s[size], shortest_s[size] / guess_s))
+num_wrong = sum(factor > 5 for factors in errors.values() for factor in factors)
+print(f"wrong by more than a factor of 5: {num_wrong} of 6")
 
 # %% [markdown] tags=["read"]
-# Small messages are all latency: left, the line is flat. Large ones are all bandwidth: right, it
-# climbs. Either number alone foretells one end only. Both together were nearer to the new time than
-# either.
+# With Gloo, 2 of the 6 predictions are wrong by more than a factor of 5, one at each end. The times
+# differ from run to run, and between machines, but the pattern of each row stays:
 #
-# The band is wide, as 7 points are few, and it must hold 999 times in 1,000.
+# - For **3 kB** the bytes alone give a time that is far too short, and the latency alone is much nearer
+#   to the measured time. A small message is nearly all latency.
+# - For **3 MB** the latency alone gives a time that is far too short, and the bytes alone are much
+#   nearer. A large message is nearly all bytes.
+#
+# Each number alone fails at one end, and both together serve at both ends. They do not serve to the
+# per cent: real times do not lie exactly on a line, and other programs disturb them. But they tell
+# microseconds from milliseconds, in advance.
 
 # %% tags=["check"]
-from math import log
-
-assert guess.low <= measured <= guess.high
-as_latency, as_bandwidth = times[1024], times[1024] * new / 1024
-for alone in (as_latency, as_bandwidth):
-    assert abs(log(measured / guess.value)) < abs(log(measured / alone))
-ok(
-    "two numbers foretold the time of an eighth size",
-    times_as_long=round(times_as_long),
-)
+worst = {way: max(factors) for way, factors in errors.items()}
+assert worst["both together"] < worst["latency alone"]
+assert worst["both together"] < worst["bytes alone"]
+ok("two numbers serve at both ends, one does not", wrong_by_five=num_wrong)
 
 # %% [markdown] tags=["question"]
-# ## More: when are fewer rounds worth more bytes?
+# ## More: when is a tree faster than a ring?
+
+# %% [markdown] tags=["explain"]
+# A ring of 1,024 ranks takes 2 (1,024 - 1) = 2,046 steps, one after another, and each costs a latency. A
+# **tree** has fewer. In each **round**, pairs of ranks add up their whole tensors, so half as many sums
+# are left. After log2(n) rounds rank 0 has the complete sum. Then the sum is copied on the same way
+# down:
+#
+# ```text
+#     up: add                      down: copy
+#     round 1       round 2        round 3       round 4
+#     1 ---> 0      2 ---> 0       0 ---> 2      0 ---> 1
+#     3 ---> 2                                   2 ---> 3
+# ```
+#
+# | n ranks | messages that wait for each other | bytes of each | time |
+# | --- | --- | --- | --- |
+# | tree | 2 log2(n) rounds | S | 2 log2(n) (L + S / B) |
+# | ring | 2 (n - 1) steps | S / n | 2 (n - 1) (L + S / (n B)) |
+#
+# For 1,024 ranks: the tree takes 20 L + 20 S / B, and the ring takes 2,046 L + 2 S / B (nearly).
 
 # %% [markdown] tags=["predict"]
-# In a **tree** ranks add in pairs, then pairs of pairs, until rank 0 has the sum. It comes down
-# the same way. Its steps are called rounds. A ring of 1,024 ranks takes 2,046 rounds,
-# one after the other. How many does a tree take, up and down?
+# Take L = 20 microseconds and B = 5 GB/s again (in 20 microseconds, 100 kB pass), and 1,024 ranks. For how
+# many of these four sizes is the ring faster than the tree: 10 kB, 1 MB, 100 MB, 10 GB?
 
 # %% tags=["predict"]
-predict("rounds_of_a_tree", ...)
+predict("sizes_for_a_ring", ...)
 
 
 # %% tags=["run"]
-# %%px
-def tree_all_reduce(tensor):
-    log_rounds.reduce(tensor, 0)
-    log_rounds.broadcast(tensor, 0)
+def tree_s(n, num_bytes, latency_s, bandwidth):
+    num_rounds = 2 * (n - 1).bit_length()  # 2 log2(n), rounded up
+    return num_rounds * (latency_s + num_bytes / bandwidth)
 
 
-with trace() as events:
-    tree_all_reduce(gradients)
-in_a_row = len(events), sum(e.input_bytes + e.output_bytes for e in events)
-print(f"{in_a_row[0]} messages one after the other, {in_a_row[1]} bytes")
-
-# %% [markdown] tags=["read"]
-# Rank 0 has 4 messages one after the other, two up and two down, each of 1200 bytes. The ring had 6
-# steps, each of 300. So the tree takes fewer rounds, but more bytes one after the other. (In all,
-# both send as many.) A formula says the same for 4 ranks, and goes on to 1,024, which nobody has
-# here.
-
-# %% tags=["run"]
-for n in (4, 1024):
-    for way in ("ring", "tree"):
-        rounds, share = critical_path("all_reduce", way, n)
-        print(
-            f"{n:4} ranks, {way}: {rounds:4} rounds, {share:.1f} tensors in all of them"
-        )
-
-# %% tags=["picture"]
-sizes, link = [2**k for k in range(10, 31, 2)], model.link
-times_plot(
-    {
-        way: [(n, collective_s("all_reduce", way, 1024, n, link)) for n in sizes]
-        for way in ("ring", "tree")
-    }
-)
+sizes = {"10 kB": 1e4, "1 MB": 1e6, "100 MB": 1e8, "10 GB": 1e10}
+is_ring_faster = []
+for name, num_bytes in sizes.items():
+    tree_ms, ring_ms = (1e3 * way(1024, num_bytes, *link) for way in (tree_s, ring_s))
+    is_ring_faster.append(ring_ms < tree_ms)
+    print(f"{name:>6}: tree {tree_ms:8.1f} ms, ring {ring_ms:7.1f} ms")
+print(f"the ring is faster for {sum(is_ring_faster)} of {len(is_ring_faster)} sizes")
 
 # %% [markdown] tags=["read"]
-# By the formula a tree takes 20 rounds where a ring takes 2046, but 20.0 tensors go one
-# after the other where a ring has 2.0. A round costs a latency, a byte costs bandwidth.
-# With the two numbers of our link, 1,024 ranks do better with a tree for
-# 1&nbsp;MiB, and with a ring past the size at which the two cross. So libraries choose by size.
+# The ring is faster for 2 of the 4 sizes: for 100 MB and for 10 GB. The tree saves 2,026 latencies, and
+# carries 18 tensors more. The two take equally long if these 18 tensors take as long as the 2,026
+# latencies. This is the case for 11 MB: 2,026 / 18 times 100 kB. So neither the tree nor the ring is best for
+# all sizes, and a library has to choose. (These are formulas: no cell here ran 1,024 ranks.)
+#
+# Our tree sends whole tensors, one round after another. NCCL's trees are better: they cut a tensor into
+# pieces, and while one piece is in the second round, the next piece is in the first. NCCL also uses two
+# trees at once, and these nearly reach the bandwidth of a ring. So do not conclude from our formulas that
+# NCCL's trees are slow for large gradients.
 
 # %% tags=["check"]
-assert critical_path("all_reduce", "tree", 4) == (4, 4800 / 1200)
-assert critical_path("all_reduce", "ring", 4) == (6, 1800 / 1200)
-assert ranks.view["in_a_row"][0] == (4, 4800)
-assert crossover_bytes("all_reduce", "tree", "ring", 1024, link) > 2**20
-ok("a tree wins where latency counts, by the formula", rounds_of_a_tree=rounds)
+assert is_ring_faster == [False, False, True, True]
+assert tree_s(1024, 0, 1, 1) == 20  # latencies
+assert ring_s(1024, 0, 1, 1) == 2046
+num_faster = sum(is_ring_faster)
+ok("by the formulas, a tree is faster for small tensors", sizes_for_a_ring=num_faster)
+
+# %% [markdown] tags=["cluster"]
+# ## On your own cluster
+#
+# You do not write a ring yourself: on GPUs, `dist.all_reduce` and DDP use NCCL. NCCL can use a ring
+# through all GPUs, or a tree between the machines (see "More"). It chooses for each call, by the size of
+# the tensor and by the links that it has found: rings suit the 8 GPUs of one machine, and trees
+# suit many machines, where a ring would add up many latencies.
+#
+# Measure it with this file, `all_reduce_time.py`:
+#
+# ```python
+# import os
+# import time
+#
+# import torch
+# import torch.distributed as dist
+#
+# torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+# dist.init_process_group("nccl")
+# n = dist.get_world_size()
+#
+# for num_bytes in [10**3, 10**6, 10**9]:  # 1 kB to 1 GB
+#     tensor = torch.zeros(num_bytes // 4, device="cuda")
+#     for _ in range(5):  # the first calls also set up connections
+#         dist.all_reduce(tensor)
+#     torch.cuda.synchronize()
+#     start_s = time.perf_counter()
+#     for _ in range(20):
+#         dist.all_reduce(tensor)
+#     torch.cuda.synchronize()
+#     seconds = (time.perf_counter() - start_s) / 20
+#     sent_gb = 2 * (n - 1) / n * num_bytes / 1e9
+#     if dist.get_rank() == 0:
+#         print(f"{num_bytes:>13,} B {seconds * 1e6:10.1f} us {sent_gb / seconds:8.2f} GB/s")
+#
+# dist.destroy_process_group()
+# ```
+#
+# **One machine with 8 GPUs**:
+#
+# ```console
+# $ NCCL_DEBUG=INFO torchrun --standalone --nproc-per-node=8 all_reduce_time.py
+# ```
+#
+# **Two machines under Slurm**: save this as `all_reduce_time.sbatch`, and type
+# `sbatch all_reduce_time.sbatch`.
+#
+# ```bash
+# ##!/bin/bash
+# #SBATCH --nodes=2
+# #SBATCH --ntasks-per-node=1
+# #SBATCH --gpus-per-node=8
+# #SBATCH --cpus-per-task=32
+# #SBATCH --time=00:10:00
+#
+# export NCCL_DEBUG=INFO
+# first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# srun --cpus-per-task=32 torchrun --nnodes=2 --nproc-per-node=8 \
+#     --rdzv-backend=c10d --rdzv-endpoint="$first_node:29500" --rdzv-id="$SLURM_JOB_ID" \
+#     all_reduce_time.py
+# ```
+#
+# | line or option | what it has to do with this lesson |
+# | --- | --- |
+# | the time of 1 kB | nearly all latency: about 2 (n - 1) L, if it is a ring |
+# | the GB/s of 1 GB | about B: the script divides the bytes that each rank of a ring sends by the time |
+# | `NCCL_DEBUG=INFO` | NCCL prints the ranks of each ring in their order, in lines with `Channel`, and its trees, in lines with `Trees` |
+# | `--nnodes=2`, and the `--rdzv` options | n is 16: the ring crosses the network between the machines, and its slowest link sets the pace |
+# | `--ntasks-per-node=1`, `--cpus-per-task=32` | `srun` starts one `torchrun` on each machine, and each `torchrun` starts 8 ranks, which share 32 CPU cores |
+#
+# If two machines give far fewer GB/s than one, the network is the slowest link of the ring. [Lesson
+# 17](17_many_machines.ipynb) says what helps. (The Python file was run here with Gloo, without its lines for
+# GPUs. What needs GPUs, NCCL or Slurm was not run: it follows their documentation.)
 
 # %% [markdown] tags=["recap"]
-# You have counted what ranks send round a hub and round a ring, followed a ring step by step, and
-# foretold how long a message takes.
+# You have counted what each rank sends through a hub and around a ring, written a ring, found that ranks
+# get different bits if each adds in its own order, and predicted times from two numbers.
 #
-# Rule of thumb: **look at the busiest rank, not at the total; a small message costs its latency, a
-# large one its bytes.**
+# Rule of thumb: **look at the busiest rank, not at the total; count messages if they are small,
+# and bytes if they are large.**
 
 # %% [markdown] tags=["next"]
-# - **Exercise** [03](../exercises/03_ring.ipynb): write the two halves of a ring, then a ring for
-#   any length; fit latency and bandwidth; say a collective's bytes before it runs. After the exercise:
-#   our ring, in [steps.py](../ddp_lessons/ring/steps.py).
+# - **Exercise** [03](../exercises/03_ring.ipynb): a ring that turns the other way, for chunks of any
+#   length; a fit to times that were disturbed (after the first "More"); the bytes of a collective, before
+#   it runs.
+#   After the exercise: our ring, in [steps.py](../ddp_lessons/ring/steps.py), and one as fast as Gloo's, in
+#   [segments.py](../ddp_lessons/ring/segments.py).
 # - **Next lesson** [04](04_samplers.ipynb): who sees which sample?
 # - **Sources**: P. Patarasuk and X. Yuan, [Bandwidth Optimal All-reduce Algorithms for Clusters of
-#   Workstations](https://doi.org/10.1016/j.jpdc.2008.09.002), 2009, with the ring, and a proof that no
-#   all-reduce sends less; Gloo's [index of
-#   algorithms](https://github.com/pytorch/gloo/blob/main/docs/algorithms.md), with steps and bytes
-#   of each; NVIDIA's [Massively Scale Your Deep Learning Training with NCCL
-#   2.4](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/), on
-#   rings and trees.
+#   Workstations](https://doi.org/10.1016/j.jpdc.2008.09.002), 2009, with a proof that no all-reduce sends
+#   less than the ring; Gloo's [index of
+#   algorithms](https://github.com/pytorch/gloo/blob/main/docs/algorithms.md); NVIDIA's [Massively Scale
+#   Your Deep Learning Training with NCCL
+#   2.4](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/), on trees.
 
 # %% tags=["teardown"]
 ranks.stop()

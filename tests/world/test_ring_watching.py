@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from worlds import run_world
 
+from ddp_lessons.collectives import Peers
 from ddp_lessons.costs import schedule
 from ddp_lessons.errors import BadInput
 from ddp_lessons.pictures import steps_from_digits
@@ -19,8 +20,20 @@ from ddp_lessons.trace import trace
 
 
 def _watch(rank, w):
+    class BatchedPeers(Peers):  # messages start as in the lesson's `exchange`
+        def exchange(self, *message):
+            for work in self._batch(*message):
+                work.wait()
+
+    def all_reduce_chunks(chunks):
+        steps.reduce_scatter_chunks(chunks, dist.ReduceOp.SUM, BatchedPeers())
+        steps.all_gather_chunks(chunks, BatchedPeers())
+
+    before = dist.batch_isend_irecv
+    chunks = torch.full((w,), 10**rank).tensor_split(w)
     with trace() as events:
-        seen = chunks_at_each_step(steps, torch.full((w,), 10**rank))
+        seen = chunks_at_each_step(all_reduce_chunks, chunks)
+    assert dist.batch_isend_irecv is before
     return seen, [event.peer for event in events if event.is_receive]
 
 
@@ -32,6 +45,7 @@ def test_steps_seen_on_ranks_are_those_of_the_schedule(world_size):
     """
     seen, sources = zip(*run_world(world_size, _watch), strict=True)
     holdings, moves = steps_from_digits(seen, sources)
+    assert (holdings, moves) == steps_from_digits(seen)  # the senders are left neighbours
     foretold = schedule("all_reduce", "ring", world_size, world_size)
     assert holdings == [
         [[sorted(parts) for parts in row] for row in held] for held in foretold.holdings()

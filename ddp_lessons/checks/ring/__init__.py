@@ -1,8 +1,8 @@
 """
 Exercise 03: a ring, and what it costs.
 
-Legend: w ranks; n numbers of a tensor, cut into w chunks. In a ring to the right rank r sends to
-rank r + 1 only; to the left, to rank r - 1 only.
+Legend: w ranks; n numbers of a tensor, cut into w chunks. In a ring to the right, rank r sends
+to rank r + 1 only; in a ring to the left, to rank r - 1 only.
 """
 
 from ddp_lessons.checks.ring.all_gather import all_gather

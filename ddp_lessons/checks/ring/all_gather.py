@@ -13,6 +13,7 @@ from ddp_lessons.checks.kit.fixtures.watched_calls import EARLY_USE, call_watche
 from ddp_lessons.checks.kit.mistake_choice import last_result
 from ddp_lessons.checks.ring.rings import (
     RING_WORDS,
+    TO_THE_RIGHT,
     bytes_of_chunks,
     cases_of_chunks,
     chunks_of,
@@ -78,7 +79,8 @@ _SENT_DTYPE, _COSTS = ring_costs(
     lambda case: case.world_size - 1,
     _most_bytes,
     longest_chunk_bytes,
-    "w - 1 steps, and one message a step: send a chunk whole. Your own need not come home.",
+    "A rank takes w - 1 steps, and sends one message in each: one whole chunk. Its own chunk need "
+    "not come back to it.",
 )
 
 all_gather = Task(
@@ -87,15 +89,16 @@ all_gather = Task(
     twice=True,
     cases=cases_of_chunks,
     act=_act,
-    ok="w - 1 messages a rank, each one chunk",
+    ok="w - 1 messages a rank, to the left, each one chunk",
     draw=lambda case_result: draw_ring(case_result, ["copy"]),
     hints=(
-        "Each chunk goes once round the circle. Who gets it keeps it, and passes it on.",
-        "In the first step rank r sends its own chunk, and chunk r - 1 arrives from the left. In "
-        "the next step it sends that one.",
-        "So in step s chunk r - s leaves rank r, and chunk r - s - 1 arrives.",
+        "Each chunk travels around the ring once. A rank that receives a chunk stores it, and "
+        "sends it on in the next step.",
+        "In the first step rank r sends its own chunk to the left, and chunk r + 1 arrives from "
+        "the right. In the next step rank r sends chunk r + 1.",
+        "So in step s, rank r sends chunk r + s and receives chunk r + s + 1.",
         "parts = [chunk.new_empty(n) for n in lengths]; parts[rank] gets the chunk; in step s send "
-        "parts[(rank - s) % world_size] and receive into parts[(rank - s - 1) % world_size].",
+        "parts[(rank + s) % world_size] and receive into parts[(rank + s + 1) % world_size].",
     ),
     expected=Expected(lambda case, rank: _chunks(case), gave=_as_list),
     mistakes=(
@@ -111,38 +114,44 @@ all_gather = Task(
         _SENT_DTYPE,
         Mistake(
             "order",
-            "Put what arrives where it belongs. In step s it comes from s + 1 ranks away.",
+            "Store each chunk at the place of the rank from which it comes. What arrives in step s "
+            "is the chunk of rank r + s + 1.",
             "All chunks are there, in another order.",
             gives=lambda case, rank: [list(order) for order in permutations(_chunks(case))],
         ),
         Mistake(
             "own-missing",
-            "A rank's own chunk does not come by message: put a copy in its place.",
+            "No message brings a rank its own chunk: put a copy of it at place r.",
             "Its own chunk is missing.",
             shows=_lacks_own,
         ),
         Mistake(
             "own-again",
-            "Send your own chunk in the first step only. Then send what arrived last.",
-            "All that came is the neighbour's own chunk.",
+            "Send your own chunk in the first step only. After that, send the chunk that arrived "
+            "in the step before.",
+            "Every chunk that arrived is the neighbour's own chunk.",
             shows=lambda view: _is_alike(view, of_neighbour=True),
         ),
         Mistake(
             "one-buffer",
             "Receive each chunk into a tensor of its own: the next one overwrites it.",
-            "All places hold what came last.",
+            "All places hold the chunk that arrived last.",
             shows=lambda view: _is_alike(view, of_neighbour=False),
         ),
         VALUES,
         *_COSTS,
+        TO_THE_RIGHT,
         *RING_WORDS,
         Mistake(
             "died",
             "A message that is longer than the tensor it arrives in ends the process. Take that "
             "tensor's length from lengths, and its dtype from chunk.",
         ),
-        Mistake("input-changed", "chunk and lengths are your caller's: leave both as they are."),
-        Mistake("view", "What you return is your caller's to change: put a copy of chunk in it."),
+        Mistake("input-changed", "chunk and lengths belong to the caller: leave both as they are."),
+        Mistake(
+            "view",
+            "The caller may change the tensors that you return: put a copy of chunk in the list.",
+        ),
     ),
     allowed=("send", "recv"),
 )

@@ -115,7 +115,7 @@ _SENT_DTYPE, (_TOO_LONG, *_COSTS) = ring_costs(
     _num_steps,
     lambda case, rank: _num_steps(case) * _chunk_bytes(case),
     _chunk_bytes,
-    "2 (w - 1) steps, and one message a step: send a chunk whole.",
+    "A rank takes 2 (w - 1) steps, and sends one message in each: one whole chunk.",
 )
 
 all_reduce = Task(
@@ -127,27 +127,29 @@ all_reduce = Task(
     ok="2 (w - 1) messages a rank, and equal bits on all ranks",
     draw=lambda case_result: draw_ring(case_result, ["grow", "copy"]),
     hints=(
-        "A reduce-scatter leaves each rank with one finished chunk. What is missing then is an "
-        "all-gather.",
-        "Your two functions want chunks, which are flat. So make the tensor flat first, and give "
-        "it its shape back at the end.",
+        "After a reduce-scatter each rank has the complete sum of one chunk. An all-gather gives "
+        "it the other chunks.",
+        "Your two functions take flat chunks. So make the tensor flat first, and give the sum its "
+        "shape at the end.",
         "tensor_split(w) makes w chunks of any length, some of them empty if need be; chunk(w) may "
-        "make fewer. flatten() also takes a tensor that does not lie in one piece.",
-        "chunks = tensor.flatten().tensor_split(dist.get_world_size()); their lengths are what "
-        "all_gather wants; torch.cat and view(tensor.shape) come last.",
+        "make fewer. flatten() also takes a tensor that is not contiguous.",
+        "chunks = tensor.flatten().tensor_split(dist.get_world_size()); all_gather "
+        "takes their lengths; torch.cat and view(tensor.shape) come last.",
     ),
     expected=Expected(lambda case, rank: _sum(case), most_off=lambda case, rank: _most_off(case)),
     mistakes=(
         EARLY_USE,
         Mistake(
             "tail",
-            "The length need not divide by w. Some chunks are then one number longer.",
+            "If w does not divide the length, some chunks are one number longer than others. "
+            "Every number belongs to a chunk.",
             "Only the numbers that are left over when w divides the length are not right.",
             shows=_is_cut_off,
         ),
         Mistake(
             "half-done",
-            "After the reduce-scatter a rank has its own chunk only. Gather the others.",
+            "After the reduce-scatter a rank has the complete sum of one chunk only. The other "
+            "chunks come by an all-gather.",
             "Each number is right on some rank, and not on all of them.",
             shows=_is_half_done,
         ),
@@ -182,8 +184,9 @@ all_reduce = Task(
         *_COSTS,
         Mistake(
             "few-chunks",
-            "Are there w chunks? torch.chunk(w) may make fewer. tensor_split(w) makes w, some of "
-            "them empty if need be.",
+            "There are fewer than w chunks here: torch.chunk(w) may make fewer, for example 3 "
+            "chunks of 6 numbers for w = 4. tensor_split(w) always makes w, some of them empty if "
+            "need be.",
             raises=("index out of range",),
         ),
         Mistake(

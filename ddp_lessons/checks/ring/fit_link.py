@@ -136,10 +136,7 @@ def _judge_line(case_result, rank, pair, both, made_up):
     if off[worst] <= most_off:
         return
     share = f"{off[worst]:.0%} off" if off[worst] < 10 else "off by more than 10 times the time"
-    fact = (
-        f"The time that it foretells for {worst:,} B is {share}; the noise of the points explains "
-        f"{most_off:.0%}."
-    )
+    fact = f"The time that it predicts for {worst:,} B is {share}; the tolerance is {most_off:.1%}."
     factors = pair[0] / latency_s, pair[1] / bandwidth
     least, largest = {num_bytes: min(tries) for num_bytes, tries in times.items()}, max(times)
     is_latency = abs(factors[0] - 1) <= most_off
@@ -154,7 +151,7 @@ def _judge_line(case_result, rank, pair, both, made_up):
         )
     elif abs(factors[0] * factors[1] - 1) <= _NEAR:
         mistake = "times-over"
-        fact = f"All that it foretells is {factors[0]:.3g} times as long as it takes."
+        fact = f"Every time that it predicts is {factors[0]:.3g} times as long as the true one."
     elif pair[1] <= 0:
         mistake = "small-say" if is_latency else "no-say"
         fact = "Its bandwidth is not above 0: more bytes would take less time."
@@ -198,15 +195,15 @@ fit_link = Task(
     cases=_cases,
     act=_act,
     judge=_judge,
-    ok="as near to the truth as the noise of its points allows",
+    ok="every size is within 2 sqrt(m) % of its true time, for m sizes",
     draw=_draw,
     hints=(
-        "Seconds over bytes are a straight line. Where it begins is the latency; how steep it is "
-        "tells the bandwidth.",
-        "A program that interrupts makes a try longer, never shorter. So the least of the tries "
-        "of a size is the one to take.",
-        "The largest message takes a thousand times as long as the smallest, so 1 % of it is more "
-        "than the whole latency. Divide each point's error by its time, and all have the same say.",
+        "Seconds over bytes are a straight line. It begins at the latency, and its slope is 1 / "
+        "bandwidth.",
+        "An interruption makes a try longer, never shorter. So take the shortest of the tries of a "
+        "size.",
+        "The largest message takes a thousand times as long as the smallest, so 1 % of its time is "
+        "more than the whole latency. Weight each error by 1 / time, as the lesson does.",
         "slope, latency_s = np.polyfit(sizes, least, 1, w=1 / least), with arrays of float64; "
         "the slope is in seconds a byte.",
     ),
@@ -214,27 +211,29 @@ fit_link = Task(
         "no-pair": "Return two numbers: the latency in seconds, the bandwidth in bytes a second.",
         "swapped": "Return the latency first. np.polyfit returns the slope first.",
         "unit": "Return seconds, and bytes a second: no milliseconds, no MiB, no bits.",
-        "logarithms": "Seconds over bytes lie on a straight line, their logarithms do not. And a "
-        "bandwidth is bytes a second.",
+        "logarithms": "Seconds over bytes lie on a straight line, and their logarithms do not. And "
+        "a bandwidth is in bytes a second.",
         "no-order": "A dictionary may hold its sizes in any order. Look at the sizes, not at their "
         "places.",
-        "input-changed": "The dictionary and its lists are your caller's: sorted(tries) makes a "
+        "input-changed": "The dictionary and its lists belong to the caller: sorted(tries) makes a "
         "new list.",
-        "inverse": "The slope is in seconds a byte. A bandwidth is bytes a second.",
-        "smallest": "Also the smallest message here has bytes, which take time. The latency is "
-        "where the line begins, at no bytes.",
-        "largest": "Also the largest message here has a latency in its time. Take the slope of "
-        "the line between sizes.",
-        "slope": "The latency is right, the bandwidth is not: it follows from the slope of the "
-        "line alone. A size over its time has a latency in it.",
-        "small-say": "The smallest sizes decide here, and their times hardly tell a bandwidth. If "
-        "you weigh by 1 / size, or divide by it, they have nearly all the say. Weigh by 1 / time.",
-        "times-over": "What tells the time of a size is one of its five tries, and neither their "
-        "sum nor a part of it.",
-        "no-say": "An error of 1 % of the largest time is more than the whole latency. Weigh each "
-        "point by 1 / its time, and leave none out: small ones tell the latency.",
-        "interrupted": "Some tries took several times as long, as other programs ran. Take of each "
-        "size the try that was left alone.",
+        "inverse": "The slope is in seconds a byte. A bandwidth is in bytes a second.",
+        "smallest": "The smallest message here also has bytes, which take time. The latency is "
+        "the time at which the line begins, for 0 bytes.",
+        "largest": "The time of the largest message also contains the latency. Take the slope of "
+        "the line instead.",
+        "slope": "The latency is right, and the bandwidth is not: it follows from the slope of the "
+        "line alone. Bytes divided by a time do not give it, because the time contains the "
+        "latency.",
+        "small-say": "The smallest sizes decide here, and a bandwidth can hardly be seen in their "
+        "times. With the weight 1 / size, these sizes count for nearly everything. Use the weight "
+        "1 / time.",
+        "times-over": "The time of a size is the time of one of its five tries, and neither their "
+        "sum nor a part of the sum.",
+        "no-say": "An error of 1 % of the longest time is more than the whole latency. Weight each "
+        "error by 1 / time, and leave no size out: the latency can be seen in small sizes only.",
+        "interrupted": "Some tries took several times as long, because other programs ran. For "
+        "each size, take a try that was not interrupted.",
         "forbidden": "The times are measured already: send nothing.",
     },
     allowed=(),

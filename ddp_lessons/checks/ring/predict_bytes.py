@@ -87,7 +87,7 @@ def _judge(case_result):
             fact = f"{way}, for {n} numbers of {size} bytes: rank {rank} of {w} sends {expected}."
         before = order[: order.index(facts)]
         if any(row[:4] == (other, way, rank, got) for other in before for row in rows):
-            fact += " It says what it has said before, of other numbers."
+            fact += " It returned the same number before, for other arguments."
             raise case_result.wrong("kept", where, **both, fact=fact)
         alike = [row[2:5] for row in rows if row[:2] == (facts, way)]
         raise case_result.wrong(
@@ -128,7 +128,7 @@ def _draw(case_result):
     for seen in case_result.seen:
         row = {}
         for _, way, _, got, sent in seen.output[: len(_WAYS)]:
-            row |= {f"{way}: foretold": f"{words(got)} B", f"{way}: counted": f"{sent} B"}
+            row |= {f"{way}: predicted": f"{words(got)} B", f"{way}: counted": f"{sent} B"}
         rows.append(row)
     return holdings_picture(list(rows[0]), rows)
 
@@ -140,38 +140,37 @@ predict_bytes = Task(
     cases=_cases,
     act=_act,
     judge=_judge,
-    ok="to the byte, of a hub and of a ring, also of 48 ranks",
+    ok="to the byte, for a hub and a ring, also for 48 ranks",
     draw=_draw,
     hints=(
-        "Write down for 4 ranks and 10 numbers what each rank sends: the whole tensor how often, "
-        "or which chunks.",
-        "Round the hub, rank 0 sends the sum to all others. They send it their tensor, once.",
-        "In a half of the ring a rank sends every chunk but one. In the reduce-scatter it is its "
-        "own that stays. In the all-gather it is the one that arrives last, and goes nowhere.",
+        "Take 4 ranks and 10 numbers. Write down for each rank how often it sends the whole tensor "
+        "(hub), or which chunks it sends (ring).",
+        "Through the hub, rank 0 sends the sum to all other ranks. Each of them sends its tensor "
+        "once.",
+        "In each half of the ring a rank sends every chunk but one. In the reduce-scatter it does "
+        "not send its own chunk. In the all-gather it does not send the chunk that arrives last.",
         "lengths = [n // w + (c < n % w) for c in range(w)]; in the ring a rank sends 2 n numbers "
         "less lengths[rank] and lengths[(rank + 1) % w].",
     ),
     mistakes={
-        "forbidden": "Foretell it: compute the bytes, and send nothing.",
+        "forbidden": "Compute the bytes, and send nothing.",
         "no-number": "Return one number, of bytes.",
-        "numbers": "These are numbers of the tensor. Each has several bytes.",
-        "together": "This is what all ranks send together. Say it for one rank.",
+        "numbers": "This is how many numbers the rank sends. Each number has several bytes.",
+        "together": "This is what all ranks send together. Return the bytes of one rank.",
         "hub-root": "Only rank 0 sends to all others. Each of them sends its tensor once, and one "
         "rank alone sends nothing.",
-        "uneven": "Chunks are whole numbers long. Where w does not divide n, the first ones are "
-        "one longer. Add up the chunks that this rank really sends.",
-        "four-bytes": "A number need not have 4 bytes: take element_bytes.",
-        "kept": "Reckon anew from all five arguments in each call: what was right for others may "
-        "not be taken again.",
-        "asked": "You are asked about ranks that do not run. Take rank and world_size from the "
-        "arguments.",
-        "raised": "Think of lengths that w does not divide, and of one rank alone. Ranks that you "
-        "are asked about need not run: take all from the arguments.",
+        "uneven": "If w does not divide n, the first n % w chunks are one number longer than the "
+        "others. Add up the chunks that this rank sends.",
+        "four-bytes": "A number does not always have 4 bytes: use element_bytes.",
+        "kept": "Compute the bytes anew from all five arguments in each call, and store no result.",
+        "asked": "The question may be about ranks that do not run. Take rank and world_size from "
+        "the arguments, not from torch.",
+        "raised": "Does it work for one rank, and for lengths that w does not divide? The question "
+        "may be about ranks that do not run: take all values from the arguments.",
         "one-half": "A ring all-reduce is a reduce-scatter and an all-gather. Count both.",
-        "received": "This is what the rank receives. What it sends is what its right neighbour "
-        "receives.",
-        "second-half": "Not the same chunk stays at home in both halves. Which one arrives last in "
-        "the all-gather?",
+        "received": "This is what the rank receives. It sends what its right neighbour receives.",
+        "second-half": "The chunk that a rank does not send is not the same one in both halves. "
+        "Which chunk arrives last in the all-gather?",
     },
     allowed=(),
 )

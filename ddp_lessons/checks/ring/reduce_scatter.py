@@ -14,6 +14,7 @@ from ddp_lessons.checks.kit.fixtures.message_rounds import sending_device
 from ddp_lessons.checks.kit.fixtures.watched_calls import EARLY_USE, call_watched
 from ddp_lessons.checks.ring.rings import (
     RING_WORDS,
+    TO_THE_RIGHT,
     bytes_of_chunks,
     cases_of_chunks,
     chunks_of,
@@ -70,7 +71,8 @@ _SENT_DTYPE, _COSTS = ring_costs(
     lambda case: case.world_size - 1,
     _others_bytes,
     longest_chunk_bytes,
-    "w - 1 steps, and one message a step: send a chunk whole, and let it end at home.",
+    "A rank takes w - 1 steps, and sends one message in each: one whole chunk. Its own chunk r is "
+    "finished when it arrives, and is not sent on.",
 )
 
 reduce_scatter = Task(
@@ -79,17 +81,18 @@ reduce_scatter = Task(
     twice=True,
     cases=cases_of_chunks,
     act=_act,
-    ok="w - 1 messages a rank, every chunk but its own",
+    ok="w - 1 messages a rank, to the left, every chunk but its own",
     draw=lambda case_result: draw_ring(case_result, ["grow"]),
     hints=(
-        "Follow one chunk only: it visits every rank, takes that rank's numbers along, and comes "
-        "home last. w of them are on their way at the same time, each one rank behind the next.",
-        "Chunk r is finished on rank r, so it starts at rank r + 1. In the first step rank r "
-        "sends its own numbers of chunk r - 1.",
-        "What leaves in the next step is what has just arrived, plus this rank's own numbers of "
-        "that chunk. After step 0 that is chunk r - 2, then r - 3, and so on round the circle.",
-        "passing = chunks[rank - 1].clone() before the loop; in step s, receive the numbers of "
-        "chunk (rank - 2 - s) % world_size; then passing = arrived + chunks[that one].",
+        "Follow one chunk only, say chunk 0. It ends on rank 0, and each step takes it one rank to "
+        "the left, from rank 3 to rank 2, for example. At which rank must it start, so that it has "
+        "visited all ranks when it arrives?",
+        "Chunk r ends on rank r, so it starts at rank r - 1, and goes to r - 2 first. So rank r "
+        "sends its own numbers of chunk r + 1 in the first step.",
+        "In the next step a rank sends the sum of the chunk that has just arrived and of its own "
+        "numbers of that chunk: first of chunk r + 2, then of r + 3, and so on around the ring.",
+        "passing = chunks[(rank + 1) % world_size].clone() before the loop; in step s, receive the "
+        "numbers of chunk (rank + 2 + s) % world_size; then passing = arrived + chunks[that one].",
     ),
     expected=Expected(lambda case, rank: _sum(_parts(case, rank))),
     mistakes=(
@@ -97,7 +100,8 @@ reduce_scatter = Task(
         _SENT_DTYPE,
         Mistake(
             "wrong-chunk",
-            "Ask where a chunk must start to end at home: w - 1 steps are one less than the round.",
+            "Rank r must return the sum of chunk r. A chunk visits w ranks in w - 1 steps, so it "
+            "starts at the rank to which its last rank would send it next.",
             "This is the sum of another rank's chunk.",
             gives=lambda case, rank: [
                 _sum(_parts(case, chunk)) for chunk in range(case.world_size) if chunk != rank
@@ -105,26 +109,28 @@ reduce_scatter = Task(
         ),
         Mistake(
             "twice",
-            "Each rank adds its numbers to a chunk once: also where a chunk starts, and where it "
-            "ends.",
-            "Numbers of some rank are in it twice.",
+            "Each rank adds its own numbers to a chunk once, also the rank at which the chunk "
+            "starts, and the rank at which it ends.",
+            "The numbers of some rank are in the sum twice.",
             gives=partial(_sums_with, (1, 2)),
         ),
         Mistake(
             "not-all",
-            "Pass on the sum of what came and your own numbers, not one of them alone.",
-            "Numbers of some rank are not in it.",
+            "Send on the sum of the chunk that arrived and of your own numbers, not one of the two "
+            "alone.",
+            "The numbers of some rank are not in the sum.",
             gives=partial(_sums_with, (1, 2, 0)),
         ),
         Mistake(
             "mixed",
-            "Add your own numbers of the very chunk that has arrived. It is the one that the left "
-            "neighbour has just sent, or the right one if you run to the left.",
+            "Add your own numbers of the chunk that has arrived: the one that the right neighbour "
+            "has just sent. In step s it is chunk r + 2 + s.",
             "Some rank has added its numbers of another chunk.",
             gives=_sums_of_mixed,
         ),
         VALUES,
         *_COSTS,
+        TO_THE_RIGHT,
         *RING_WORDS,
         Mistake(
             "died",
@@ -136,7 +142,8 @@ reduce_scatter = Task(
         ),
         Mistake(
             "input-changed",
-            "The list and its chunks are your caller's: return a new tensor, as in arrived + own.",
+            "The list and its chunks belong to the caller, and must stay as they were: arrived + "
+            "own makes a new tensor, and += changes the left side in place.",
         ),
     ),
     allowed=("send", "recv"),

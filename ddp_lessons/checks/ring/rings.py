@@ -14,12 +14,15 @@ from ddp_lessons.ranks.diagnosis.wording import rank_names
 from ddp_lessons.trace import merge
 
 RING_WORDS = (
-    Mistake("forbidden", "Use send, recv, isend and irecv: the ring is yours to make."),
+    Mistake(
+        "forbidden",
+        "Use send, recv, isend, irecv or batch_isend_irecv: you write the collective yourself.",
+    ),
     Mistake("kept", KEPT_HINT),
     Mistake(
         "deadlock",
-        "If every rank first waits in the same call, no rank makes the other one. Start one of the "
-        "two without waiting for it.",
+        "Every rank blocks in the same call, send or recv, so no rank makes the other call. Start "
+        "one of the two with isend or irecv, and wait for it after the other.",
     ),
 )
 """
@@ -44,6 +47,27 @@ def _fact_of_peers(view):
     return f"It sends to {rank_names(peers)}. In a ring a rank sends to one other only."
 
 
+def _fact_of_direction(view):
+    """
+    Return a sentence that says that this rank sends to its right neighbour, or "" if it does not.
+    """
+    right = (view.rank + 1) % view.case.world_size
+    if view.case.world_size < 3 or all(send.peer != right for send in _sends_of(view)):
+        return ""
+    return f"The values are right, but it sends to {rank_names([right])}, its right neighbour."
+
+
+TO_THE_RIGHT = Mistake(
+    "to-the-right",
+    "This ring turns the other way: rank r sends to rank r - 1, and receives from rank r + 1. The "
+    "chunks then travel the other way, too, so they start at other ranks.",
+    shows=_fact_of_direction,
+)
+"""
+The mistake of a ring that turns as the lesson's ring does, where the task asks for the other one.
+"""
+
+
 def _fact_of_cost(view, num_steps, most_bytes):
     """
     Return a sentence that says how much a rank sends, or "" if that is not too much.
@@ -54,7 +78,7 @@ def _fact_of_cost(view, num_steps, most_bytes):
         return ""
     return (
         f"It sends {num_bytes} bytes in {len(sends)} messages; {most_bytes} bytes in {num_steps} "
-        "are enough."
+        "messages are enough."
     )
 
 

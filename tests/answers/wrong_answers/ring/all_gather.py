@@ -21,6 +21,17 @@ def all_gather(chunk, lengths):
     parts = [chunk.new_empty(n) for n in lengths]
     parts[rank].copy_(chunk)
     for step in range(world_size - 1):
+        leaving = parts[(rank + step) % world_size]
+        swap(leaving, parts[(rank + 1 + step) % world_size], left, right)
+    return parts
+"""
+
+_GATHER_OF_THE_LESSON = """\
+def all_gather(chunk, lengths):
+    rank, world_size, right, left = places()
+    parts = [chunk.new_empty(n) for n in lengths]
+    parts[rank].copy_(chunk)
+    for step in range(world_size - 1):
         leaving = parts[(rank - step) % world_size]
         swap(leaving, parts[(rank - 1 - step) % world_size], right, left)
     return parts
@@ -31,8 +42,8 @@ def all_gather(chunk, lengths):
     rank, world_size, right, left = places()
     parts = [chunk.clone()]
     for step in range(world_size - 1):
-        coming = chunk.new_empty(lengths[(rank - 1 - step) % world_size])
-        parts.append(swap(parts[-1], coming, right, left))
+        coming = chunk.new_empty(lengths[(rank + 1 + step) % world_size])
+        parts.append(swap(parts[-1], coming, left, right))
     return parts
 """
 
@@ -43,8 +54,8 @@ def all_gather(chunk, lengths):
     parts = [room[:n] for n in lengths]
     passing = chunk
     for step in range(world_size - 1):
-        c = (rank - 1 - step) % world_size
-        passing = swap(passing.clone(), parts[c], right, left)
+        c = (rank + 1 + step) % world_size
+        passing = swap(passing.clone(), parts[c], left, right)
     parts[rank] = chunk.clone()
     return parts
 """
@@ -60,7 +71,7 @@ def all_gather(chunk, lengths):
     return parts
 """
 
-_GATHER_LEFTWARDS = """\
+_GATHER_TUPLE = """\
 def all_gather(chunk, lengths):
     rank, world_size, right, left = places()
     parts = {rank: chunk.clone()}
@@ -77,8 +88,8 @@ def all_gather(chunk, lengths):
     parts = [chunk.new_zeros(max(lengths)) for _ in lengths]
     parts[rank][: len(chunk)] = chunk
     for step in range(world_size - 1):
-        leaving = parts[(rank - step) % world_size]
-        swap(leaving, parts[(rank - 1 - step) % world_size], right, left)
+        leaving = parts[(rank + step) % world_size]
+        swap(leaving, parts[(rank + 1 + step) % world_size], left, right)
     return [part[:n] for part, n in zip(parts, lengths)]
 """
 
@@ -144,7 +155,7 @@ _ROWS = [
     (
         "sends its own chunk in every step",
         "own-again",
-        HEAD + changed(_GATHER, ("parts[(rank - step) % world_size]", "chunk")),
+        HEAD + changed(_GATHER, ("parts[(rank + step) % world_size]", "chunk")),
     ),
     ("receives all chunks into one buffer", "one-buffer", HEAD + _GATHER_ONE_BUFFER),
     (
@@ -155,8 +166,8 @@ _ROWS = [
             _GATHER,
             ("    parts[rank].copy_(chunk)\n", "    parts[rank].zero_()\n"),
             (
-                "parts[(rank - step) % world_size]",
-                "chunk if step == 0 else parts[(rank - step) % world_size]",
+                "parts[(rank + step) % world_size]",
+                "chunk if step == 0 else parts[(rank + step) % world_size]",
             ),
         ),
     ),
@@ -194,7 +205,8 @@ def all_gather(chunk, lengths):
     return parts
 """,
     ),
-    ("runs to the left, and returns a tuple", None, HEAD + _GATHER_LEFTWARDS),
+    ("turns to the right, as the lesson's ring", "to-the-right", HEAD + _GATHER_OF_THE_LESSON),
+    ("makes its tensors one by one, and returns a tuple", None, HEAD + _GATHER_TUPLE),
     ("lets even ranks send first", None, changed(HEAD, (SWAP, EVEN_FIRST)) + _GATHER),
 ]
 

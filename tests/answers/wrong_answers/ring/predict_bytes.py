@@ -37,16 +37,16 @@ def _noted(key):
     Return an answer that stores each result under a key, and returns the stored one.
     """
     return "KNOWN = {}\n" + changed(
-        _PREDICT.replace("def predict_bytes", "def reckoned"),
+        _PREDICT.replace("def predict_bytes", "def computed"),
         (
-            "def reckoned",
+            "def computed",
             f"""\
 def predict_bytes(way, rank, world_size, num_elements, element_bytes):
     facts = way, rank, world_size, num_elements, element_bytes
-    return KNOWN.setdefault(({key}), reckoned(*facts))
+    return KNOWN.setdefault(({key}), computed(*facts))
 
 
-def reckoned""",
+def computed""",
         ),
     )
 
@@ -103,7 +103,7 @@ _ROWS = [
     ),
     ("forgets how long a number is", "numbers", _PREDICT.replace(" * element_bytes", "")),
     (
-        "tells what all ranks send together",
+        "returns what all ranks send together",
         "together",
         _PREDICT.replace("(world_size - 1 if rank == 0 else 1)", "2 * (world_size - 1)"),
     ),

@@ -35,12 +35,23 @@ _BATCH = """\
 _SCATTER = """\
 def reduce_scatter(chunks):
     rank, world_size, right, left = places()
-    passing = chunks[left].clone()
+    passing = chunks[right].clone()
     for step in range(world_size - 1):
-        growing = chunks[(rank - 2 - step) % world_size]
-        arrived = swap(passing, torch.empty_like(growing), right, left)
+        growing = chunks[(rank + 2 + step) % world_size]
+        arrived = swap(passing, torch.empty_like(growing), left, right)
         passing = arrived + growing
     return passing
+"""
+
+_SCATTER_OF_THE_LESSON = """\
+def reduce_scatter(chunks):
+    rank, world_size, right, left = places()
+    chunks = [chunk.clone() for chunk in chunks]
+    for step in range(world_size - 1):
+        growing = chunks[(rank - 2 - step) % world_size]
+        leaving = chunks[(rank - 1 - step) % world_size]
+        growing += swap(leaving, torch.empty_like(growing), right, left)
+    return chunks[rank]
 """
 
 _SCATTER_WHOLE = """\
@@ -64,7 +75,7 @@ def reduce_scatter(chunks):
     return total
 """
 
-_SCATTER_LEFTWARDS = """\
+_SCATTER_SEND_FIRST = """\
 def reduce_scatter(chunks):
     rank, world_size, right, left = places()
     order = [(rank + 1 + step) % world_size for step in range(world_size)]
@@ -79,11 +90,14 @@ def reduce_scatter(chunks):
 """
 
 
+_GROWING = "chunks[(rank + 2 + step) % world_size]"
+
+
 def _scatter_in(dtype):
     return HEAD + changed(
         _SCATTER,
-        ("chunks[left].clone()", f"chunks[left].to({dtype})"),
-        ("chunks[(rank - 2 - step) % world_size]", f"chunks[rank - 2 - step].to({dtype})"),
+        ("chunks[right].clone()", f"chunks[right].to({dtype})"),
+        (_GROWING, f"{_GROWING}.to({dtype})"),
         ("return passing", "return passing.to(chunks[0].dtype, copy=True)"),
     )
 
@@ -93,12 +107,12 @@ _SCATTER_IN_HALVES = """\
 def reduce_scatter(chunks):
     rank, world_size, right, left = places()
     room = chunks[0].new_empty(2, max(map(len, chunks)))
-    passing = room[0, : len(chunks[left])].copy_(chunks[left])
+    passing = room[0, : len(chunks[right])].copy_(chunks[right])
     for step in range(world_size - 1):
-        growing = chunks[(rank - 2 - step) % world_size]
+        growing = chunks[(rank + 2 + step) % world_size]
         arrived = room[1 - step % 2, : len(growing)]
-        handle = dist.irecv(arrived, src=left)
-        dist.send(passing.clone(), dst=right)
+        handle = dist.irecv(arrived, src=right)
+        dist.send(passing.clone(), dst=left)
         total = torch.zeros_like(arrived)
         handle.wait()
         passing = arrived.add_(total.add_(growing))
@@ -115,7 +129,7 @@ _ROWS = [
     (
         "adds its numbers of another chunk",
         "mixed",
-        HEAD + changed(_SCATTER, ("rank - 2 - step", "rank - 1 - step")),
+        HEAD + changed(_SCATTER, ("rank + 2 + step", "rank + 1 + step")),
     ),
     (
         "receives beside what it sends, and makes a tensor like what comes",
@@ -146,7 +160,7 @@ _ROWS = [
         "wrong-chunk",
         HEAD
         + changed(
-            _SCATTER, ("chunks[left]", "chunks[rank]"), ("rank - 2 - step", "rank - 1 - step")
+            _SCATTER, ("chunks[right]", "chunks[rank]"), ("rank + 2 + step", "rank + 1 + step")
         ),
     ),
     (
@@ -155,7 +169,7 @@ _ROWS = [
         HEAD
         + changed(
             _SCATTER,
-            ("(passing, ", "(chunks[(rank - 1 - step) % world_size], "),
+            ("(passing, ", "(chunks[(rank + 1 + step) % world_size], "),
         ),
     ),
     (
@@ -185,7 +199,8 @@ def reduce_scatter(chunks):
     return total
 """,
     ),
-    ("runs to the left, and sends before it receives", None, HEAD + _SCATTER_LEFTWARDS),
+    ("turns to the right, as the lesson's ring", "to-the-right", HEAD + _SCATTER_OF_THE_LESSON),
+    ("keeps its sums apart, and sends before it receives", None, HEAD + _SCATTER_SEND_FIRST),
     ("lets even ranks send first", None, changed(HEAD, (SWAP, EVEN_FIRST)) + _SCATTER),
     ("posts both sides in a batch", None, changed(HEAD, (SWAP, _BATCH)) + _SCATTER),
 ]
