@@ -18,8 +18,8 @@ def samples_picture(
     """
     Draw the samples of each rank in each step.
 
-    A sample that was seen before is hatched: padding, or a shard that overlaps another. Seen
-    before means in an earlier step, earlier in the batch, or by a lower rank at the same place.
+    A repeat is hatched: padding, or a sample of a shard that overlaps another. A sample is a repeat
+    if it was seen in an earlier step, earlier in the batch, or by a lower rank at the same place.
 
     Args:
         batches: For each rank, in rank order, its batches, each a list of sample numbers.
@@ -67,10 +67,10 @@ def samples_picture(
                 _batch(canvas, x, _TOP + rank * _ROW, rank, row[k], cell, repeats, k)
             x += width
     canvas.text(10, height + 14, _verdict(seen_at, repeats, num_samples), size=12, anchor="start")
-    canvas.legend(10, height + 38, [("first time seen", "hollow"), ("seen before", "hatch")])
+    canvas.legend(10, height + 38, [("first time seen", "hollow"), ("repeat", "hatch")])
     return canvas.picture(
         f"Samples that {len(steps)} ranks see in {num_steps} steps: "
-        f"{len(seen_at)} seen, {len(repeats)} of them before"
+        f"{len(seen_at)} seen, {len(repeats)} of them repeats"
     )
 
 
@@ -103,7 +103,7 @@ def _batch(canvas, x, y, rank, batch, cell, repeats, step):
 
 
 def _verdict(seen_at, repeats, num_samples):
-    text = f"{len(seen_at)} seen, {len(repeats)} of them seen before"
+    text = f"{len(seen_at)} seen, {len(repeats)} of them repeats"
     if num_samples is None:
         return text
     missed = sorted(set(range(num_samples)) - set(seen_at))

@@ -148,10 +148,10 @@ def test_samples_picture_hatches_the_padding_of_distributed_sampler():
         indices = list(sampler)
         rows.append([indices[:2], indices[2:]])
     picture = samples_picture(rows, num_samples=10)
-    assert picture.title == "Samples that 4 ranks see in 2 steps: 12 seen, 2 of them before"
+    assert picture.title == "Samples that 4 ranks see in 2 steps: 12 seen, 2 of them repeats"
     drawn = texts(picture)
     assert [drawn.count(str(sample)) for sample in range(10)] == [2, 2] + [1] * 8
-    assert "12 seen, 2 of them seen before; of 10 samples never seen: none" in drawn
+    assert "12 seen, 2 of them repeats; of 10 samples never seen: none" in drawn
 
 
 def test_samples_picture_shows_ranks_that_see_the_same():
@@ -160,7 +160,7 @@ def test_samples_picture_shows_ranks_that_see_the_same():
     loader. The other samples are listed as never seen.
     """
     picture = samples_picture([[[0, 1]], [[0, 1]]], num_samples=20)
-    assert "2 of them before" in picture.title
+    assert "2 of them repeats" in picture.title
     last = next(text for text in texts(picture) if "never seen" in text)
     assert last.endswith("never seen: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13 and 6 more")
 
@@ -172,7 +172,7 @@ def test_samples_picture_takes_the_integers_of_torch():
     """
     torch = pytest.importorskip("torch")
     picture = samples_picture([[torch.tensor([0, 1])], [torch.tensor([1, 2])]])
-    assert "4 seen, 1 of them before" in picture.title
+    assert "4 seen, 1 of them repeats" in picture.title
 
 
 def test_buckets_picture_names_every_parameter_on_both_sides():

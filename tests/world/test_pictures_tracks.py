@@ -11,13 +11,15 @@ from ddp_lessons.errors import BadInput
 from ddp_lessons.pictures import timeline_picture, timeline_tracks
 
 
-def placed(kind, start, end, rank=0, name="x", backward=None, wait_ns=(None, None)):
+def placed(
+    kind, start, end, rank=0, name="x", backward=None, wait_ns=(None, None), ranks=(), sequence=None
+):
     """
     Return an event on a clock, with the fields that a timeline reads.
     """
     event = SimpleNamespace(
         kind=kind, name=name, rank=rank, backward=backward, start_ns=5_000,
-        wait_start_ns=wait_ns[0], wait_end_ns=wait_ns[1],
+        wait_start_ns=wait_ns[0], wait_end_ns=wait_ns[1], group="0", ranks=ranks, sequence=sequence,
     )  # fmt: skip
     return SimpleNamespace(event=event, start=start, end=end)
 
@@ -68,6 +70,24 @@ def test_timeline_tracks_show_waiting_on_the_wall_clock_only():
     assert wall[0][1] == ("waiting", 12.0, 14.5, "wait")
     assert len(timeline_tracks([placed("collective", 10, 20, wait_ns=wait_ns)])[0]) == 1
     assert len(timeline_tracks([placed("collective", 10.0, 20.0)])[0]) == 1
+
+
+def test_timeline_tracks_draw_a_collective_as_waiting_until_its_last_rank_has_come():
+    """
+    A rank that comes early to a collective waits, so that time is not drawn as communication. If a
+    rank never came, nobody knows how long the others waited for it.
+    """
+    early, late = (
+        {"ranks": (0, 1), "sequence": 4, "name": "all_reduce", "rank": rank} for rank in (0, 1)
+    )
+    calls = [placed("collective", 10.0, 20.0, **early), placed("collective", 18.0, 21.0, **late)]
+    assert timeline_tracks(calls) == [
+        [("waiting", 10.0, 18.0, "wait"), ("communication", 18.0, 20.0, "all_reduce")],
+        [("communication", 18.0, 21.0, "all_reduce")],
+    ]
+    assert timeline_tracks(calls[:1]) == [[("communication", 10.0, 20.0, "all_reduce")]]
+    logical = [placed("collective", 1, 3, **early), placed("collective", 2, 3, **late)]
+    assert [len(spans) for spans in timeline_tracks(logical)] == [1, 1]
 
 
 def test_timeline_tracks_come_in_another_unit():

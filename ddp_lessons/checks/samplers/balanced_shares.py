@@ -73,12 +73,12 @@ def _judge(case_result):
             fact = f"It must return a list of {num_ranks} whole numbers, a share for each rank."
             raise case_result.wrong("no-list", rank, got=got, fact=fact)
     if num_ranks > 1 and not any(case_result.call_names):
-        fact = "No rank has told another how fast it is."
+        fact = "No rank has sent its speed to another rank."
         mistake = "alone" if case_result.call == "first" else "kept"
         raise case_result.wrong(mistake, 0, got=shares, fact=fact)
     for rank, got in enumerate(case_result.results):
         if list(got) != list(shares):
-            fact = f"Rank 0 has other shares: {shares}."
+            fact = f"Rank 0 returned other shares: {shares}."
             raise case_result.wrong("not-agreed", rank, got=got, fact=fact)
     if sum(shares) != num_samples or not _is_near(shares, exact):
         mistake, fact = _balanced_mistake(shares, exact, speeds, num_samples)
@@ -106,14 +106,14 @@ def _balanced_mistake(shares, exact, speeds, num_samples):
     if num_samples > _FEW:
         parts = [[round(part / num_samples, digits) for part in exact] for digits in range(2, 5)]
         if any(_is_near(shares, [num_samples * part for part in row]) for row in parts):
-            return "cut-early", "What part a rank has of all speeds was rounded."
+            return "cut-early", "The quotient of a speed and the sum of speeds was rounded."
     differ = max(exact) - min(exact) > 2
     if differ and max(shares) - min(shares) <= 1:
         return "equal", "All ranks have equal shares."
     if differ and _is_near(shares, _proportion(num_samples, [1 / speed for speed in speeds])):
         return "inverted", "The slower a rank is, the more it gets."
     if min(shares) > 0 and min(exact) < Fraction(1, 2):
-        return "at-least-one", "Every rank gets one at least."
+        return "at-least-one", "Every rank gets at least one sample."
     missing, percents = num_samples - sum(shares), _go_by_percents(shares, speeds, num_samples)
     if missing and percents:
         return "cut-early", percents
@@ -133,10 +133,10 @@ def _balanced_mistake(shares, exact, speeds, num_samples):
         return "order", "The shares are those of other ranks."
     for first in (Fraction(0), Fraction(1, 2), Fraction(1)) if num_samples <= _FEW else ():
         if list(shares) == _one_by_one(num_samples, speeds, first):
-            return "one-by-one", "Shares are off by a whole sample or more."
+            return "one-by-one", "A share is off by a whole sample or more."
     rest = num_samples - len(shares)
     if differ and _is_near(shares, [1 + part for part in _proportion(rest, speeds)]):
-        return "at-least-one", f"Only {rest} of them are shared out in proportion to the speeds."
+        return "at-least-one", f"Only {rest} samples are distributed in proportion to the speeds."
     if percents:
         return "cut-early", percents
     off = [rank for rank, share in enumerate(shares) if abs(share - exact[rank]) >= 1]
@@ -145,7 +145,7 @@ def _balanced_mistake(shares, exact, speeds, num_samples):
             return "whole-share", f"Without any rounding the share of rank {rank} is {exact[rank]}."
     down = [math.floor(part) for part in exact]
     if sum(map(int.__ne__, shares, down)) == 1:
-        return "rest-to-one", f"All that rounding down leaves over is rank {off[0]}'s."
+        return "rest-to-one", f"Rank {off[0]} got all samples that rounding down left over."
     return "values", f"The share of rank {off[0]} is off by a whole sample or more."
 
 
@@ -158,7 +158,7 @@ def _go_by_percents(shares, speeds, num_samples):
         for whole in (Fraction(100), sum(percents)):
             parts = [num_samples * percent / (whole or 1) for percent in percents]
             if _is_near(shares, parts) and not _is_near(parts, _proportion(num_samples, speeds)):
-                return "They go by whole percents."
+                return "They follow from speeds in whole percents."
     return ""
 
 
@@ -202,48 +202,49 @@ balanced_shares = Task(
     ok="no share off by a whole sample, 1 collective",
     draw=_draw,
     hints=(
-        "A rank knows its own speed only. The shares need the speeds of all ranks, so they must "
-        "be told first, by one collective.",
-        "The exact share of rank r is num_samples * speeds[r] / sum(speeds). Rounding each one by "
-        "itself can lose samples, or make some up.",
+        "A rank knows only its own speed. The shares depend on the speeds of all ranks, so gather "
+        "these first, by one collective.",
+        "The exact share of rank r is num_samples * speeds[r] / sum(speeds). If you round each "
+        "share on its own, the sum may be too small or too large.",
         "Round all shares down. Fewer samples are left over than there are ranks: give one each to "
         "the ranks that lost most by rounding.",
-        "sorted(range(world_size), key=lambda r: shares[r] - exact[r]) lists the ranks, those that "
-        "lost most first.",
+        "sorted(range(world_size), key=lambda r: shares[r] - exact[r]) lists the ranks: first the "
+        "rank that lost most by rounding down.",
     ),
     mistakes={
         "nothing": "Return the list of all shares, on every rank.",
         "no-list": "Return a list of whole numbers, as int(x) makes them: one share for each "
         "rank, in rank order.",
-        "alone": "Every rank gets only its own speed. Gather the speeds of all.",
-        "not-agreed": "Every rank must compute the same: with the speeds of all ranks, and where "
-        "two ranks lack equally much, with the same choice.",
+        "alone": "The argument speed is this rank's own. Gather the speeds of all ranks.",
+        "not-agreed": "Every rank must compute the same shares: from the speeds of all ranks, and "
+        "with the same choice between two ranks that lost equally much by rounding.",
         "whole-speeds": "Gather the speeds as they are, in float64: they are seldom whole.",
-        "equal": "A fast rank must get more: go by speed.",
-        "inverted": "Speeds are samples per second, not seconds per sample: more is faster.",
-        "sum": "Rounding each share by itself does not keep the sum. Round down, and then hand out "
-        "what is left.",
-        "cut-early": "Keep the exact shares exact until the end: nothing may be rounded before "
-        "they are, such as percents.",
-        "no-parts": "Before rounding, the shares already add up to num_samples: a rank's is its "
-        "part of all speeds together.",
-        "negative": "No share may be below 0. If shares are rounded up, another rank has to pay: "
-        "round all down first.",
-        "order": "Give the shares in rank order: place r is rank r's.",
-        "one-by-one": "Start from the exact shares. To hand out sample after sample to whoever is "
-        "free, or is done first, favours slow or fast ranks.",
-        "at-least-one": "A share below 1 may become 0. What you give a slow rank beforehand, so "
-        "that it has one, is taken from the others.",
-        "whole-share": "A share that is whole before rounding stays as it is. What is left over "
-        "goes to ranks that lost by rounding down.",
-        "values": "Each share must be the exact one, rounded down or up. Start with all rounded "
-        "down, and hand out what is left to those that lost most.",
-        "store": "Let the speeds travel in the collective.",
-        "rest-to-one": "What rounding leaves over is for several ranks: one sample each, to those "
-        "that lost most.",
+        "equal": "A fast rank must get more samples than a slow one.",
+        "inverted": "Speeds are samples per second, not seconds per sample: a larger number is "
+        "faster.",
+        "sum": "If each share is rounded on its own, the sum changes. Round all shares down, and "
+        "then distribute the samples that are left.",
+        "cut-early": "Round only once, at the end. Do not round what the exact shares are computed "
+        "from, such as percents.",
+        "no-parts": "Before rounding, the shares must already add up to num_samples: divide the "
+        "rank's speed by the sum of all speeds.",
+        "negative": "No share may be below 0. Round all shares down first, so that no rank has to "
+        "give a sample back.",
+        "order": "Return the shares in rank order: the element at index r belongs to rank r.",
+        "one-by-one": "Start from the exact shares. Giving sample after sample to the rank that is "
+        "free first, or has finished first, favours slow or fast ranks.",
+        "at-least-one": "A share below 1 may become 0. If you give each rank one sample "
+        "beforehand, the other ranks get too few.",
+        "whole-share": "A share that is whole before rounding stays as it is. The samples that are "
+        "left over go to ranks that lost by rounding down.",
+        "values": "Each share must be the exact share, rounded down or up. Round all shares down, "
+        "and give the samples that are left to the ranks that lost most.",
+        "store": "Send the speeds by a collective, not through the store.",
+        "rest-to-one": "Give the samples that are left over to several ranks, one sample each: "
+        "first to the ranks that lost most by rounding.",
         "cost": "Gather the speeds in one call: one number a rank.",
-        "raised": "The line that is named is yours. Tensors that are gathered all have the dtype "
-        "and the shape of speed.",
-        "input-changed": "Gather into new tensors, and leave your own speed as it is.",
+        "raised": "The message names a line of yours. The tensors that all_gather fills need the "
+        "dtype and the shape of speed.",
+        "input-changed": "Gather into new tensors, and do not write into speed.",
     },
 )

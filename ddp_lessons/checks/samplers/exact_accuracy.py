@@ -123,7 +123,7 @@ def _judge_accuracy(case_result, is_right, before):
     except WrongAnswer:
         if before is None:
             raise
-        fact = "For another model before, it has shared out as many samples rightly."
+        fact = "In an earlier call, with another model, it distributed as many samples correctly."
         raise case_result.wrong("kept", fact=fact) from None
     num_right = [sum(is_right[sample] for sample in own) for own in asked]
     exact = sum(num_right) / len(is_right)
@@ -136,9 +136,15 @@ def _judge_accuracy(case_result, is_right, before):
             mistake, fact = _accuracy_mistake(case_result, asked, num_right, exact)
             # The number for the first model was right, so an answer must have kept something of it.
             if before is not None:
-                told = {before: "that of the model before", before + exact: "both models' together"}
+                told = {
+                    before: "that of the earlier model",
+                    before + exact: "both models' together",
+                }
                 what = [words for value, words in told.items() if _near(got, value)]
-                mistake, fact = "kept", "It was right for as many samples and another model before."
+                mistake, fact = (
+                    "kept",
+                    "An earlier call, with another model and as many samples, was right.",
+                )
                 fact = f"This is {what[0]}: it was called twice." if what else fact
             raise case_result.wrong(mistake, rank, got=got, expected=exact, fact=fact)
     judge_cost(case_result, "The number is", _MOST_BYTES)
@@ -149,7 +155,7 @@ def _judge_asked(case_result, asked):
     num_samples, num_ranks = case_result.case["num_samples"], len(asked)
     for rank, own in enumerate(asked):
         if _UNKNOWN in own:
-            fact = "It has asked about numbers that are not in inputs, though close to some."
+            fact = "It called predict with numbers that are not in inputs, but close to some."
             raise case_result.wrong("other-inputs", rank, fact=fact)
     if num_ranks > 1 and all(sorted(own) == list(range(num_samples)) for own in asked):
         fact = f"Every rank has evaluated all {num_samples} samples."
@@ -193,14 +199,14 @@ def _accuracy_mistake(case_result, asked, num_right, exact):
     parts = [r / num_samples for r in num_right]
     for alone in (own, parts):
         if all(map(_near, results, alone)):
-            return "alone", "Each rank has counted only its own right answers."
+            return "alone", "Each rank has counted only its own correct predictions."
     if any(_near(got, exact) for got in results):
         right = [rank for rank, got in enumerate(results) if _near(got, exact)]
         return "not-everywhere", f"The accuracy is right only on {rank_names(right)}."
     if all(_near(got, sum(num_right)) for got in results):
-        return "undivided", "This is the number of right answers."
+        return "undivided", "This is the number of correct predictions."
     if all(_near(got / 100, exact) for got in results):
-        return "percent", "This is the share in percent."
+        return "percent", "This is the accuracy in percent."
     for factor, what in (
         (1, "samples of one rank"),
         (len(own), "samples of one rank, times the number of ranks"),
@@ -208,17 +214,20 @@ def _accuracy_mistake(case_result, asked, num_right, exact):
     ):
         wrong = [sum(num_right) / (len(a) * factor) if a else None for a in asked]
         if all(one is None or _near(got, one) for got, one in zip(results, wrong, strict=True)):
-            return "own-count", f"All right answers were divided by the {what}."
+            return "own-count", f"The sum of correct predictions was divided by the {what}."
     for factor, what in ((len(own), "ranks"), (num_busy, "ranks that have samples")):
         if all(_near(got, sum(num_right) / factor) for got in results):
-            return "own-count", f"All right answers were divided by the number of {what}."
+            return (
+                "own-count",
+                f"The sum of correct predictions was divided by the number of {what}.",
+            )
     counted = [got * num_samples for got in results]
     if all(_near(one, round(one)) and not (round(one) - sum(num_right)) % 256 for one in counted):
-        fact = f"By it {round(counted[0])} samples would be right; in truth {sum(num_right)} are."
+        fact = f"It stands for {round(counted[0])} correct predictions; there are {sum(num_right)}."
         return "overflow", f"{fact} They differ by a multiple of 256."
     if all(abs(got - exact) < torch.finfo(torch.bfloat16).eps for got in results):
         return "rounded", "The accuracy is a little off."
-    return "values", "The accuracy is not the one that a single process gets."
+    return "values", "The accuracy differs from that of a single process."
 
 
 def _draw(case_result):
@@ -235,44 +244,47 @@ exact_accuracy = Task(
     ok="every sample evaluated once, 1 collective, 16 bytes at most",
     draw=_draw,
     hints=(
-        "The accuracy of all ranks is a quotient of two sums. Add up first, divide once.",
-        "A slice with a start and a step shares out samples without repeats: inputs[start::step]. "
-        "It may be empty, and that does no harm.",
-        "(predict(inputs) == labels).sum() is a count, as int64. An all-reduce adds counts up.",
-        "num_right = (predict(mine) == labels_of_mine).sum(); dist.all_reduce(num_right); what is "
-        "left is to divide by the number of all samples.",
+        "The accuracy over all ranks is a quotient of two sums. Sum first, then divide once.",
+        "A slice with a start and a step distributes samples without repeats: inputs[start::step]. "
+        "The slice may be empty, which raises no error.",
+        "(predict(inputs) == labels).sum() is a count, as int64. An all-reduce sums the counts of "
+        "all ranks. Every rank knows the number of all samples without a message.",
+        "num_right = (predict(own_inputs) == own_labels).sum(); dist.all_reduce(num_right); then "
+        "divide by the number of all samples.",
     ),
     mistakes={
         "nothing": "Return the accuracy, on every rank.",
-        "no-float": "Return a Python number: tensor.item() makes one of a tensor with one element.",
-        "all-samples": "Share the work: each rank evaluates only its own samples.",
-        "lost": "Every sample must be evaluated by one rank. Leave no tail out, and let all ranks "
-        "share out the same order.",
-        "padding": "Some samples were evaluated on several ranks, as DistributedSampler fills up "
-        "with repeats. They would count twice: let some ranks have one sample less.",
-        "other-inputs": "Hand inputs on as they are: a smaller dtype rounds them.",
-        "asked-again": "Ask predict about each sample once, and keep what it says.",
-        "not-shared": "Share the samples out evenly: ceil(N / w) is the most that one rank needs.",
+        "no-float": "Return a Python number: tensor.item() returns that of a tensor with one "
+        "element.",
+        "all-samples": "Distribute the work: each rank evaluates only its own samples.",
+        "lost": "Every sample must be evaluated by one rank. Do not drop the last samples, and "
+        "take the shards of all ranks from the same order.",
+        "padding": "Some samples were evaluated on several ranks, as with DistributedSampler, "
+        "which repeats samples. They would count twice: give some ranks one sample less.",
+        "other-inputs": "Pass the inputs to predict as they are: a smaller dtype rounds them.",
+        "asked-again": "Call predict once for each sample, and keep its result.",
+        "not-shared": "Distribute the samples evenly: no rank needs more than ceil(N / w).",
         "no-samples": "There may be fewer samples than ranks. Divide by the number of all samples, "
         "which is never 0.",
-        "mean-of-means": "Ranks with few samples would weigh as much as ranks with many. Add up "
-        "counts, and divide at the end.",
-        "alone": "Add the counts of all ranks up before you divide.",
-        "not-everywhere": "Every rank must get the sum: choose a call that gives it to all.",
-        "undivided": "An accuracy is a share: divide by how many samples there are.",
-        "percent": "Return the share itself, a number from 0 to 1.",
-        "own-count": "Divide by the number of all samples, which every rank knows: ranks do not "
-        "all have equally many.",
+        "mean-of-means": "A mean of accuracies gives a rank with few samples the same weight as a "
+        "rank with many. Sum the counts, and divide at the end.",
+        "alone": "Sum the counts of all ranks before you divide.",
+        "not-everywhere": "Every rank must get the sum: choose a collective that returns it on "
+        "all.",
+        "undivided": "An accuracy is a fraction: divide by the number of all samples.",
+        "percent": "Return the fraction, a number from 0 to 1.",
+        "own-count": "Divide by the number of all samples, which every rank knows. The ranks do "
+        "not all have the same number.",
         "rounded": "Count in whole numbers: bfloat16 cannot count beyond 256, nor float16 beyond "
-        "2,048. A comparison's sum() is int64 by itself. And do not round what you return.",
-        "overflow": "A dtype of 8 bits holds 256 numbers, and begins again after the last. A "
-        "comparison's sum() is int64 by itself.",
-        "kept": "Count anew in each call, with its own model, inputs and labels. Other samples may "
-        "be as many: nothing may stay from one call to the next.",
-        "store": "Let the counts travel in the collective.",
-        "raised": "A line that is named is yours. A reduction takes not every dtype, but it takes "
-        "int64. And with few samples there may be fewer parts than ranks.",
-        "cost": "One all-reduce of the counts is enough. Predictions need not travel.",
-        "deadlock": "A rank without samples must make the call too: the others wait for it.",
+        "2,048. The sum() of a comparison is int64 anyway. Do not round the result, either.",
+        "overflow": "A dtype of 8 bits holds 256 numbers; a larger count wraps around. The sum() "
+        "of a comparison is int64 anyway.",
+        "kept": "Count from 0 in each call, with the model, inputs and labels of that call. Keep "
+        "nothing from one call to the next, not even if the number of samples is the same.",
+        "store": "Send the counts by a collective, not through the store.",
+        "raised": "If the message names a line, it is yours. An all-reduce does not accept every "
+        "dtype, but it accepts int64. With few samples, chunk() may return fewer parts than ranks.",
+        "cost": "One all-reduce of the counts is enough. Do not send the predictions.",
+        "deadlock": "A rank without samples must call the collective, too: the others wait for it.",
     },
 )

@@ -143,9 +143,9 @@ def _judge(case_result):
             expected = row["whole"][start:stop]
             if row[name] != expected:
                 mistake, what = _resume_mistake(case_result, rank, row, row[name], start)
-                fact = f"Resumed after {start} samples a rank, it does not go on with the next one."
+                fact = f"Resumed after {start} samples a rank, it does not yield the next one."
                 if not place:
-                    fact = "A new sampler, to which no state was given, begins elsewhere."
+                    fact = "A new sampler, which has loaded no state, starts elsewhere."
                 if place == 2:
                     fact += " This was the second restart, and set_epoch was not called after it."
                 both = {"got": row[name], "expected": expected}
@@ -168,7 +168,7 @@ def _judge(case_result):
         ):
             if name in row and row[name] != expected:
                 both = {"got": row[name], "expected": expected}
-                fact = f"Resumed in epoch {epoch}, and told epoch {told}, it gives something else."
+                fact = f"Resumed in epoch {epoch}, then set_epoch({told}): it yields other samples."
                 short = len(row[name]) < len(expected)
                 raise case_result.wrong(
                     "short-epoch" if short else "values", rank, **both, fact=fact
@@ -227,7 +227,7 @@ def _resume_mistake(case_result, rank, row, got, start):
             num, is_late = abs(place - start), place > start or not got
             what = f"It leaves out {num}." if is_late and got else ""
             return "too-far" if is_late else "too-early", what
-    return "other-order", "What it gives is no stretch of this epoch's order."
+    return "other-order", "What it yields is no part of this epoch's order."
 
 
 def _draw(case_result):
@@ -242,59 +242,60 @@ ResumableSampler = Task(
     cases=_cases,
     act=_act,
     judge=_judge,
-    ok="an epoch goes on after two restarts, nothing twice, nothing lost",
+    ok="an epoch resumes after two restarts, no sample twice, none lost",
     draw=_draw,
     hints=(
-        "The order follows from seed and epoch. So all that a restart must know is the epoch, and "
-        "how many samples of it each rank has had.",
-        "In __iter__, count each sample as it is handed out. The line after a yield runs only when "
-        "the next one is asked for, so count before it.",
-        "The training loop calls set_epoch after load_state_dict, with the same epoch. Start anew "
-        "only if the epoch is another one.",
-        "for index in mine[self.num_given :]: count it, then yield it. The state is the epoch and "
-        "self.num_given.",
+        "The order depends on seed and epoch alone. So a restart needs only two numbers: the "
+        "epoch, and how many samples of it each rank has had.",
+        "In __iter__, count each sample when you yield it. The line after a yield runs only when "
+        "the next sample is requested, so count before the yield.",
+        "The training loop calls set_epoch after load_state_dict, with the same epoch. Set the "
+        "count to 0 only if set_epoch gets another epoch.",
+        "for index in own_samples[self.num_given :]: count it, then yield it. The state is the "
+        "epoch and self.num_given.",
     ),
     mistakes={
         "blank": "Replace the line that raises NotImplementedError by your own code, in all four "
         "methods, run that cell, and run this one again.",
-        "shares": "In an epoch without a restart, a rank must yield what super().__iter__() does: "
-        "its own share, and nothing else.",
-        "same-order": "Every epoch has an order of its own only if super().set_epoch is called "
-        "with it.",
-        "short-epoch": "Another epoch begins at its beginning: set the count to 0 when set_epoch "
-        "names another one.",
-        "big-state": "Save a few plain numbers. The order can be computed anew from them.",
-        "live-state": "Make a new dictionary at every call, and copy the numbers out of one "
-        "that is loaded: neither may go on changing.",
+        "shares": "In an epoch without a restart, a rank must yield what super().__iter__() "
+        "yields: its own shard, and nothing else.",
+        "same-order": "Call super().set_epoch with the epoch: without that call, torch's sampler "
+        "draws the same order in every epoch.",
+        "short-epoch": "Another epoch starts at its beginning: set the count to 0 when set_epoch "
+        "gets another epoch.",
+        "big-state": "Save a few plain numbers. The order can be computed from them again.",
+        "live-state": "Return a new dictionary at every call, and copy the numbers out of the "
+        "dictionary that is loaded: neither may change afterwards.",
         "own-state": "One rank saves for all. After equal steps, the state must be the same on "
         "every rank.",
-        "all-at-once": "Count one by one, as the loader takes them. To make the list is not to "
-        "hand it out.",
-        "no-count": "A restart is another process, and knows no more than the state. So the state "
-        "must tell how many samples were given.",
-        "restart": "It began the epoch anew. Is the count loaded, and does it survive a call of "
-        "set_epoch with the same epoch?",
-        "epoch-zero": "Epoch 0 is an epoch like any other. Python takes 0 for false: compare it, "
-        "and do not ask whether it is there.",
-        "kept": "What a sampler counts must belong to it alone: to self, and not to the class or "
-        "to the module.",
-        "too-far": "Count 1 for each sample that this rank gives out, and begin at that place.",
-        "too-early": "It is too early in the epoch. Count every sample as it is given out, from "
-        "the epoch's beginning.",
+        "all-at-once": "Count each sample when it is yielded. When the list is made, the loader "
+        "has not got any sample yet.",
+        "no-count": "A restart is a new process, and knows only the state. So the state must hold "
+        "how many samples were yielded.",
+        "restart": "The epoch started from its beginning. Is the count loaded, and does set_epoch "
+        "with the same epoch leave it as it is?",
+        "epoch-zero": "Epoch 0 is an epoch like any other, but Python treats 0 as false. Compare "
+        "epochs by == or !=, and do not write `if epoch:`.",
+        "kept": "Store the count in self, not in the class or in the module: each sampler has its "
+        "own count.",
+        "too-far": "Count 1 for each sample that this rank yields, and resume at that position.",
+        "too-early": "The sampler resumes too early in the epoch. Count every sample when it is "
+        "yielded, from the beginning of the epoch.",
         "other-order": "An epoch has the same order before and after a restart: take it from "
         "super().__iter__(), with the same seed.",
-        "values": "Each epoch has one order, whether a restart came before it or not. Does "
-        "set_epoch always pass the epoch on?",
-        "one-twice": "The last sample before the save came twice. What stands after a yield runs "
-        "only when the next sample is asked for.",
-        "relative": "After the second restart it is too early in the epoch. Count from the "
-        "epoch's beginning, not from the restart.",
-        "no-epoch": "It goes on in another epoch's order. Save the epoch, and load it.",
-        "again": "An epoch that is over must not come again: leave the count as it is at the end, "
-        "until set_epoch names another epoch.",
-        "forbidden": "Every rank can tell by itself where it was: send nothing.",
-        "raised": "The line that is named is yours. Think of a state taken after the last batch: "
-        "no sample is left then.",
+        "values": "Each epoch has one order, whether there was a restart before it or not. Does "
+        "set_epoch always pass the epoch to super().set_epoch?",
+        "one-twice": "The last sample before the save came twice. The line after a yield runs only "
+        "when the next sample is requested.",
+        "relative": "After the second restart the sampler resumes too early. Count from the "
+        "beginning of the epoch, not from the restart.",
+        "no-epoch": "The sampler resumes in the order of another epoch. Save the epoch, and load "
+        "it.",
+        "again": "An epoch that has ended must not be repeated: keep the count at its end until "
+        "set_epoch gets another epoch.",
+        "forbidden": "Every rank knows its own position: send nothing.",
+        "raised": "The message names a line of yours. Does it also work for a state that was taken "
+        "after the last batch, when no sample is left?",
     },
     allowed=(),
 )

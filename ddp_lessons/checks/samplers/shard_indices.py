@@ -86,7 +86,7 @@ def _judge(case_result):
         _judge_orders(case_result, dict(zip(names, several, strict=True)))
     for seen in case_result.seen:
         if not seen.output:
-            fact = "After it, the global random state is another one than before."
+            fact = "The call has changed the global random state."
             raise case_result.wrong("global-state", seen.rank, fact=fact)
 
 
@@ -177,51 +177,53 @@ shard_indices = Task(
     ok="ceil(N / w) a rank, every sample on some rank, without a message",
     draw=_draw,
     hints=(
-        "If every rank shuffles all samples in the same way, each can cut out its own share, and "
-        "nobody has to be asked.",
+        "If every rank shuffles all samples in the same way, each rank can take its own shard of "
+        "that order, and no message is needed.",
         "torch.Generator() with manual_seed gives the same numbers on every rank, and "
         "torch.randperm takes it as generator=. Both seed and epoch must go into the seed.",
-        "Lengthen the order to ceil(N / w) * w places by repeating it from its beginning, before "
-        "you share it out. -(-N // w) rounds up.",
-        "With a long enough order, padded[rank : length * world_size : world_size] is this rank's.",
+        "Pad the order to a length of ceil(N / w) * w by repeating it from its beginning, as often "
+        "as needed, before you take a shard of it. -(-N // w) rounds up.",
+        "With a long enough order, padded[rank : length * world_size : world_size] is this rank's "
+        "shard.",
     ),
     mistakes={
         "nothing": "Return the list of this rank's samples.",
-        "forbidden": "No rank needs to be told: let each compute the same order by itself.",
-        "unseeded": "Draw the order with a generator that was seeded with seed and epoch. "
-        "Unseeded, it begins anywhere, or always at the same place.",
-        "kept": "An order belongs to its three arguments: what an earlier call has drawn may not "
-        "be taken for another number of samples, seed or epoch. Draw it in each call.",
-        "no-list": "Return a list of plain numbers, such as tolist() gives. Tensors in a set are "
-        "never equal, so nobody would see an overlap.",
-        "no-sample": "Fill up with samples that there are: take them from the order's beginning.",
-        "all-samples": "Every rank got all samples. Use its rank to take only its own.",
-        "dropped": "A tail was left out. Round the length up, and repeat samples to fill it.",
-        "fewer": "There may be fewer samples than ranks. Then one repeat of the order is not "
-        "enough to fill every share.",
-        "too-long": "Repeat no more than is needed: round N / w up, not further.",
-        "unequal": "Make the order as long as w equal shares, and share it out then.",
-        "other-size": "Shares are as long as they would be for 4 ranks. Ask how many there are, "
-        "and ask in every call: it is not always the same.",
-        "overlap": "Either ranks share out different orders, as they do if the rank goes into the "
-        "seed. Or shares overlap, or end too early: one must begin where another ends. "
-        "Or the numbers of samples do not fit into a dtype that you chose.",
-        "own-order": "hash() of a text is another number in each process that torchrun starts, and "
-        "in each run. Compute the seed from the two numbers alone.",
-        "no-shuffle": "Shuffle before you share out: torch.randperm gives an order. To begin it "
-        "elsewhere, or to move whole blocks, is not to shuffle.",
-        "no-epoch": "The epoch must go into the generator's seed, as set_epoch does it, and the "
-        "whole of it: a remainder comes again in a later epoch.",
-        "no-seed": "The seed must go into the generator's seed, the whole of it, together with "
-        "the epoch, and also in epoch 0: a product of the two is 0 there.",
-        "sorted": "Share out the shuffled order as it is. To sort a share undoes the shuffle.",
-        "own-share": "Shuffle all samples anew in each epoch, and share them out then, not the "
-        "other way round: who is with whom must change.",
-        "turned": "Shuffle anew for each seed and epoch. An order that begins elsewhere, or runs "
-        "backwards, is still the same order.",
-        "global-state": "Draw from a generator of your own. The global one belongs to dropout and "
-        "to all else that draws numbers.",
-        "raised": "Think of one rank alone, and of fewer samples than ranks.",
+        "forbidden": "No message is needed: every rank can compute the same order from seed and "
+        "epoch.",
+        "unseeded": "Draw the order with a generator that was seeded with seed and epoch. A "
+        "generator without a seed starts at random, or always in the same state.",
+        "kept": "The order depends on all three arguments. Do not use the order of an earlier call "
+        "for another number of samples, seed or epoch: draw it in each call.",
+        "no-list": "Return a list of Python numbers, as tolist() makes it. Tensors in a set are "
+        "never equal, so an overlap of two shards would not be found.",
+        "no-sample": "Pad with samples that exist: repeat the order from its beginning.",
+        "all-samples": "Every rank returned all samples. Use the rank to choose its own.",
+        "dropped": "The last samples of the order are on no rank. Round the length up, and pad.",
+        "fewer": "There may be fewer samples than ranks. Then the order must be repeated more than "
+        "once to fill every shard.",
+        "too-long": "Repeat no more samples than needed: a shard has ceil(N / w) of them.",
+        "unequal": "Pad the order to the length of w equal shards before you take one of them.",
+        "other-size": "The shards are as long as they would be for 4 ranks. Ask for the world size "
+        "in every call: it is not always the same.",
+        "overlap": "There are three usual causes. The ranks have different orders, for example "
+        "because the rank goes into the seed. Or two shards take the same positions of one order. "
+        "Or the sample numbers do not fit into the dtype that you chose.",
+        "own-order": "hash() of a string differs between the processes that torchrun starts, and "
+        "between runs. Compute the generator's seed from the two numbers alone.",
+        "no-shuffle": "Shuffle before you take a shard: torch.randperm draws an order. An order "
+        "that only starts elsewhere, or has whole blocks moved, is not shuffled.",
+        "no-epoch": "Add the epoch to the generator's seed, as torch's sampler does. Add all of "
+        "it: epoch % 10, for example, repeats itself in a later epoch.",
+        "no-seed": "The argument seed must go into the generator's seed, all of it, and also in "
+        "epoch 0: seed * epoch, for example, is 0 there.",
+        "sorted": "Keep the shuffled order inside a shard. Sorting it undoes the shuffling.",
+        "own-share": "Shuffle all samples in each epoch first, and then take a shard. If you only "
+        "shuffle inside a shard, a rank sees the same samples in every epoch.",
+        "turned": "Draw a new order for each seed and epoch. The old order from another start, or "
+        "backwards, has the same neighbours.",
+        "global-state": "Draw from your own torch.Generator(). Dropout, for example, draws from "
+        "the global one, and would get other numbers.",
+        "raised": "Does the line also work for one rank alone, and for fewer samples than ranks?",
     },
     allowed=(),
 )

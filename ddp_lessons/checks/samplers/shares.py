@@ -29,16 +29,16 @@ def judge_shares(case_result, shares, mistake=None, lost="overlap"):
     num_samples, num_ranks = case_result.case["num_samples"], len(shares)
     for rank, share in enumerate(shares):
         if not isinstance(share, list | tuple) or any(type(one) is not int for one in share):
-            fact = "A share must be a list of whole numbers."
+            fact = "A shard must be a list of whole numbers."
             raise case_result.wrong(mistake or "no-list", rank, got=share, fact=fact)
         for index in share:
             if not 0 <= index < num_samples:
-                fact = f"There is no sample {index}: they are 0 to {num_samples - 1}."
+                fact = f"There is no sample {index}: samples are 0 to {num_samples - 1}."
                 raise case_result.wrong(mistake or "no-sample", rank, got=share, fact=fact)
     length, lengths = -(-num_samples // num_ranks), [len(share) for share in shares]
     if lengths != [length] * num_ranks:
         rank = next(rank for rank in range(num_ranks) if lengths[rank] != length)
-        fact = f"Shares are {', '.join(map(str, lengths))} long; each must be {length} long."
+        fact = f"The shards have {', '.join(map(str, lengths))} samples; each must have {length}."
         mistake = mistake or _length_mistake(lengths, num_samples, length)
         raise case_result.wrong(mistake, rank, got=shares[rank], fact=fact)
     absent = set(range(num_samples)).difference(*shares)
