@@ -77,7 +77,7 @@ def timeline_plot(tracks: Sequence[Sequence[Span]], axis: str) -> Plot:
     Raises:
         BadInput: As in `timeline_picture`.
 
-    Lessons: 05_replicas, 11_speed.
+    Lessons: 04_samplers, 11_speed.
     """
     from matplotlib.patches import Patch
 

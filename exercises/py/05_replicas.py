@@ -20,13 +20,12 @@ ranks = start_ranks(4)
 # %% [markdown] tags=["task"]
 # ## 05.1 Start equal
 #
-# Every rank has made the same kind of model, with numbers of its own. Make all of them equal to rank
-# 0's, to the last bit: every parameter and every buffer. Write into the tensors that are there, in
-# the memory that they have. What is frozen stays frozen.
+# Every rank has made the same kind of model, with its own numbers. Make all models equal to that of
+# rank 0, to the last bit: every parameter and every buffer, also buffers that the state dict leaves
+# out. Write into the tensors of the model, in the memory that they have. What is frozen stays frozen.
 #
-# Gloo's `broadcast` treats a tensor as one piece of memory. If there are gaps between the numbers of
-# the tensor, as in a column of a matrix, `broadcast` sends what lies in the gaps too, leaves the last
-# numbers out, and raises nothing.
+# Parameters and buffers may have gaps between their numbers, like every second column of a matrix.
+# Gloo's `broadcast` then sends the numbers in the gaps, leaves the last ones out, and raises nothing.
 #
 # The price, on each rank: at most 1 call for each tensor, and no more bytes go into its calls than
 # the model has.
@@ -64,13 +63,13 @@ check.start_equal.picture()
 #
 # Each rank has called `backward` with a loss that is a mean over its own `num_samples` samples. Make
 # every `.grad` of a trained parameter the gradient of the mean over **all** samples, on every rank,
-# to the same last bit. Ranks may have unequally many samples, hundreds or 0. A mean over 0 samples
-# is nan, and so is its gradient: it counts nothing. Any other nan must stay one. A rank that did not
-# use a parameter has None as its `.grad`.
+# equal to the last bit on all ranks. Ranks may have unequally many samples, hundreds or 0. A mean over
+# 0 samples is nan, and so is its gradient: such a rank adds nothing to the sum. Any other nan must stay
+# nan. A rank that did not use a parameter has None as its `.grad`.
 #
-# The price, on each rank: at most 1 call for each trained parameter and 1 more, and no more bytes go
-# into its calls than the gradients have and 8 more. `rank_device()` is where the tensors of this
-# rank live.
+# The price, on each rank: at most 1 call for each trained parameter and 2 more, and no more bytes go
+# into its calls than the gradients have and 64 more. `rank_device()` is the device of this rank's
+# tensors.
 
 # %% tags=["answer"]
 # %%px
@@ -112,15 +111,18 @@ check.average_gradients.picture()
 # %% [markdown] tags=["task"]
 # ## 05.3 Plan buckets
 #
-# Say which parameters travel together. Go through the trained parameters from the last to the first,
-# since `backward` reaches the last one first. Put each into the open bucket. Once a bucket holds its
-# cap or more, it is full: close it, and open a new one. The cap of the first bucket is
-# `first_cap_bytes`, of all others `cap_bytes`. Both are positive.
+# Plan which parameters travel together. The lesson's planner has one cap, and returns parameters.
+# Yours has two caps, and returns names.
+#
+# Go through the trained parameters from the last to the first, because `backward` reaches the last
+# one first. Put each into the open bucket. Once a bucket holds its cap or more, it is full: close it,
+# and open a new one. The cap of the first bucket is `first_cap_bytes`, and that of all other buckets
+# is `cap_bytes`. Both are positive.
 #
 # Return a list of buckets, each a list of names as in `model.named_parameters()`, the first to be sent
-# first. In a bucket, names stand in the order in which you came to them. No bucket is empty, no
-# parameter is in two; where nothing is trained there is no bucket. Every rank must come to the same
-# plan, without a message, and leaves the model as it is.
+# first. In a bucket, names stand in the order in which you came to them. No bucket is empty, and no
+# parameter is in two buckets. If nothing is trained, there is no bucket. Every rank must make the same
+# plan, without a message, and leave the model as it is.
 
 # %% tags=["answer"]
 # %%px
@@ -154,9 +156,10 @@ check.plan_buckets.picture()
 # %% [markdown] tags=["task"]
 # ## 05.4 An overlapped replica
 #
-# Average the gradients of a model while `backward` is at work. Your replica gets a model that is
-# equal on all ranks, and a plan as in 05.3. The training loop uses it so, with equally many samples
-# on every rank:
+# Average the gradients of a model while `backward` runs. The lesson's `Overlap` is for one step in
+# which every rank uses every parameter. Yours is for a whole training with micro-batches, in which a
+# rank may leave parameters out. It gets a model that is equal on all ranks, and a plan as in 05.3. All
+# ranks have equally many samples, and the training loop is this:
 #
 # ```python
 # replica = OverlappedReplica(model, buckets)
@@ -173,12 +176,12 @@ check.plan_buckets.picture()
 # Their gradients add up in `.grad`, and only the last `backward` may send.
 #
 # The price, on each rank: 1 call for each bucket and step, with the gradients of that bucket only, in
-# the order of the plan. A message starts before the next gradient is ready. Inside `backward` nobody
-# waits for one, or looks whether it is through.
+# the order of the plan. As soon as a bucket can leave, its message starts: before the next gradient is
+# ready. Inside `backward`, no hook waits for a message or asks whether it is finished.
 #
-# `__init__` is done: it hangs a hook on each parameter, which calls `gradient_ready` when that
+# `__init__` is written: it hangs a hook on each parameter, which calls `gradient_ready` when that
 # parameter's `.grad` is complete, in every `backward`. A rank may reach layers in another order than
-# the others, or leave some out, and no step tells what the next one uses.
+# the other ranks, or leave some layers out, and which layers it uses may change from step to step.
 
 # %% tags=["answer"]
 # %%px

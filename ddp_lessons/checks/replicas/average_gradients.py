@@ -33,7 +33,14 @@ from ddp_lessons.checks.replicas.weighed import (
 from ddp_lessons.pictures import collective_picture
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 
-COUNT_BYTES = 8  # bytes of one number of samples, in int64 or float64
+COUNT_BYTES = 64
+"""
+Bytes in which ranks may count their samples: a number of each rank, or a small pickled object.
+"""
+COUNT_CALLS = 2
+"""
+Calls in which they may do so: `all_gather_object` sends the length of its object first.
+"""
 
 
 def _trained(model):
@@ -154,8 +161,11 @@ def _costs(view):
     num_bytes = sum(event.input_bytes for event in moved)
     if num_bytes > most:
         return f"{num_bytes} bytes go into its calls; {most} are enough."
-    if len(moved) > len(names) + 1:
-        return f"It makes {len(moved)} calls; {len(names)} trained parameters need one more."
+    if len(moved) > len(names) + COUNT_CALLS:
+        most = len(names) + COUNT_CALLS
+        return (
+            f"It makes {len(moved)} calls; for {len(names)} trained parameters {most} are enough."
+        )
     return ""
 
 
@@ -194,7 +204,7 @@ average_gradients = Task(
     may_mutate=("grad",),
     cases=_cases,
     act=_act,
-    ok="every .grad is that of the whole batch, one call a parameter and one more at most",
+    ok="every .grad is that of the whole batch, one call a parameter and two more at most",
     draw=_draw,
     hints=(
         "The mean over all samples is a sum over ranks, in which each rank's mean counts with its "
@@ -231,8 +241,8 @@ average_gradients = Task(
         ),
         Mistake(
             "sent-dtype",
-            "Send gradients in the dtype that they have, and count samples in one that holds every "
-            "whole number: there are 8 bytes for the count.",
+            "Send gradients in the dtype that they have, and count samples in a dtype that holds "
+            "every whole number, such as int64.",
             shows=_sends_other_dtype,
         ),
         Mistake(
@@ -242,8 +252,8 @@ average_gradients = Task(
         ),
         Mistake(
             "own",
-            "What came of the messages must be in .grad, and every rank's gradient must count. The "
-            "weights stay as they are.",
+            "The result of the calls must be in .grad, and the gradient of every rank must count. "
+            "The weights stay as they are.",
             shows=wrong_if(_keeps_its_own),
         ),
         Mistake(
@@ -254,13 +264,13 @@ average_gradients = Task(
         ),
         Mistake(
             "one-rank",
-            "Every rank needs the average, for every rank makes a step.",
+            "Every rank needs the average, because every rank makes a step.",
             shows=wrong_if(_is_right_elsewhere),
         ),
         Mistake(
             "copied",
             "reshape and flatten give a view where they can, and a copy of a tensor that is not "
-            "contiguous. What came of the messages must be in .grad.",
+            "contiguous. The result of the calls must be in .grad.",
             shows=wrong_if(_lacks_the_transposed),
         ),
         Mistake(
@@ -271,14 +281,14 @@ average_gradients = Task(
         ),
         Mistake(
             "cost",
-            "One call a trained parameter, and one for the number of samples, each with tensors. A "
-            "tied weight has two names, and one gradient.",
+            "One call for each trained parameter, and at most two for the number of samples, are "
+            "enough. A tied weight has two names, and one gradient.",
             shows=_costs,
         ),
         Mistake(
             "apart",
-            "Ranks that add the same numbers in another order round otherwise. Then replicas drift "
-            "apart: all must add up in one order.",
+            "Ranks that add the same numbers in different orders round differently. Then "
+            "replicas drift apart: all ranks must add in one order.",
             shows=_differs_in_bits,
         ),
         Mistake(

@@ -225,8 +225,8 @@ OverlappedReplica = Task(
         ),
         Mistake(
             "once",
-            "A step must leave the replica as it was at the start: empty what you counted and "
-            "kept.",
+            "A step must leave the replica as it was at the start: set the counts to 0, and forget "
+            "the handles and flat tensors.",
             shows=found_by(_how_sent, "once"),
         ),
         Mistake(
@@ -243,18 +243,18 @@ OverlappedReplica = Task(
         Mistake(
             "order",
             "Ranks may reach layers in another order, or not at all. A full bucket waits until all "
-            "before it have been sent; then those after it that are full leave, too.",
+            "buckets before it have been sent. After that, send also the full buckets behind it.",
             shows=found_by(_how_sent, "order"),
         ),
         Mistake(
             "late",
-            "Start a bucket's message in the hook of its last gradient: backward goes on "
-            "meanwhile.",
+            "Start a bucket's message in the hook of its last gradient, so that backward goes on "
+            "while it travels.",
             shows=found_by(_how_sent, "late"),
         ),
         Mistake(
             "blocks",
-            "In a hook nobody may wait: start the message, and wait when backward is over.",
+            "A hook must not wait: start the message, and wait when backward is over.",
             shows=found_by(_how_sent, "blocks"),
         ),
         Mistake(
@@ -270,7 +270,7 @@ OverlappedReplica = Task(
         ),
         Mistake(
             "summed",
-            "A mean over ranks is wanted, not a sum.",
+            "Every .grad must be the mean over ranks, not the sum.",
             shows=found_by(_how_averaged, "summed"),
         ),
         Mistake(
@@ -293,7 +293,8 @@ OverlappedReplica = Task(
         ),
         Mistake(
             "left-changed",
-            "A replica hangs up its hooks and changes .grad. All else of the model stays as it is.",
+            "A replica registers hooks and changes .grad. Everything else in the model stays as it "
+            "is.",
         ),
         Mistake(
             "raised",
@@ -303,7 +304,7 @@ OverlappedReplica = Task(
         ),
         Mistake(
             "deadlock",
-            "Every rank sends every bucket, also if no gradient of its own is in it.",
+            "Every rank sends every bucket, if need be with zeros in place of its gradients.",
         ),
     ),
     in_place=True,

@@ -233,15 +233,16 @@ plan_buckets = Task(
         ),
         Mistake(
             "kept",
-            "The plan depends on the model and the caps of this call: on nothing earlier, on no "
-            "name that you know. Any parameter may be frozen.",
+            "The plan must depend only on the model and the caps of this call, not on earlier "
+            "calls or on fixed names. Any parameter may be frozen.",
             shows=_is_kept,
         ),
         Mistake(
-            "forbidden", "Every rank has the same model, so each can plan by itself: send nothing."
+            "forbidden", "Every rank has the same model, so each rank can plan alone: send nothing."
         ),
         Mistake(
-            "store", "Every rank has the same model, so each can plan by itself: leave no note."
+            "store",
+            "Every rank has the same model, so each can plan alone: write nothing to the store.",
         ),
     ),
     allowed=(),

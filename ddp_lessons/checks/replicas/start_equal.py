@@ -223,8 +223,8 @@ start_equal = Task(
     ok="all parameters and buffers are rank 0's, one call a tensor at most",
     draw=_draw,
     hints=(
-        "One rank's model must come to all. Which collective does that, and what is in a model "
-        "beside what is trained?",
+        "All ranks need the model of one rank. Which collective does that, and what does a model "
+        "have apart from trained parameters?",
         "model.parameters() names each parameter once, frozen ones too. model.buffers() has the "
         "rest.",
         "dist.broadcast writes into the tensor that it is given, on every rank but src. "
@@ -246,34 +246,33 @@ start_equal = Task(
         ),
         Mistake(
             "added",
-            "A sum is no copy: -0.0 + 0.0 is 0.0, and 0 times inf is nan. Hand out the bits that "
-            "rank 0 has.",
+            "A sum is no copy: -0.0 + 0.0 is 0.0, and 0 times inf is nan. Send the bits of rank 0.",
             "It has lost what a sum with zeros loses: the sign of a 0, or an inf.",
             shows=_adds,
         ),
         Mistake(
             "other-root",
-            "Let rank 0 send, and all others receive. The replicas may all start from one model, "
-            "but it is to be rank 0's, and rank 0's stays as it is.",
+            "Let rank 0 send, and all other ranks receive. All replicas must become equal to the "
+            "model of rank 0, and rank 0's own model stays as it is.",
             shows=_goes_from_elsewhere,
         ),
         Mistake(
             "unchanged",
-            "What was received must land in the model's own tensors.",
+            "Write the received numbers into the model's own tensors.",
             "Nothing has changed on this rank.",
             shows=_changes_nothing,
         ),
         Mistake(
             "gaps",
             "This tensor has gaps between its numbers, and the call treats it as one piece of "
-            "memory. Send a contiguous copy, and copy what came into the tensor of the model.",
+            "memory. Send a contiguous copy, and copy the result into the tensor of the model.",
             "A tensor with gaps is not that of rank 0.",
             shows=_writes_past_gaps,
         ),
         Mistake(
             "copied",
             "Some calls give a view where they can, and a copy of a tensor that is not contiguous. "
-            "What was received must land in the model's own tensors.",
+            "Write the received numbers into the model's own tensors.",
             "A tensor that is not contiguous is as it was.",
             shows=_fills_a_copy,
         ),
@@ -296,8 +295,8 @@ start_equal = Task(
         ),
         Mistake(
             "replaced",
-            "Write into the tensors that are there. An optimizer or a view that was made before "
-            "holds those.",
+            "Write into the tensors of the model. An optimizer or a view that was made before "
+            "holds these tensors.",
             shows=_is_elsewhere,
         ),
         Mistake(

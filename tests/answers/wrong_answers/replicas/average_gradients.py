@@ -272,6 +272,28 @@ def average_gradients(model, num_samples):
     ),
     altered(
         "05.2",
+        "unusual: gathers the numbers of samples as objects",
+        None,
+        (
+            "    total = " + TOTAL + "\n    dist.all_reduce(total)\n",
+            "    numbers = [None] * dist.get_world_size()\n"
+            "    dist.all_gather_object(numbers, num_samples)\n",
+        ),
+        ("total.item()", "sum(numbers)"),
+    ),
+    altered(
+        "05.2",
+        "unusual: counts samples in a tensor with a number for each rank",
+        None,
+        (
+            TOTAL,
+            "torch.zeros(dist.get_world_size(), dtype=torch.int64, device=rank_device())\n"
+            "    total[dist.get_rank()] = num_samples",
+        ),
+        ("total.item()", "total.sum().item()"),
+    ),
+    altered(
+        "05.2",
         "sums reshaped gradients, which may be copies",
         "copied",
         (
