@@ -1,7 +1,7 @@
-# %% [markdown] tags=["title"] minutes=[52, 45, 45]
+# %% [markdown] tags=["title"] minutes=[55, 55]
 # # What moves when ranks talk?
 #
-# 45 minutes, 4 ranks. This lesson builds on [01_process_group](01_process_group.ipynb), where
+# 55 minutes, 4 ranks. This lesson builds on [01_process_group](01_process_group.ipynb), where
 # processes joined a group.
 
 # %% [markdown] tags=["why"]
@@ -109,7 +109,7 @@ collective_picture("broadcast", ranks.view["before"], ranks.view["after"])
 # thick border marks a number that has changed.
 #
 # **`reduce`** adds the tensors of all ranks, and the root gets the sum. It works in place, too. Use
-# it for a total that only one rank needs, such as a loss for the log.
+# it for a total that only one rank needs, such as a loss that rank 0 prints.
 
 # %% tags=["run"]
 # %%px
@@ -178,7 +178,7 @@ exchange_picture("gather", ranks.view["own_entry"], ranks.view["gathered"])
 # write, three numbers side by side. They begin at the column's first number.
 
 # %% [markdown] tags=["predict"]
-# Rank 0 has this matrix, and the other ranks have one full of zeros. All ranks broadcast its first
+# Rank 0 holds the matrix of the drawing, and the other ranks have one full of zeros. All ranks broadcast its first
 # column from rank 0, as it is. What does rank 3 hold afterwards?
 #
 # - (a) `[[1, 0], [3, 0], [5, 0]]`
@@ -714,7 +714,7 @@ ok("rows became columns", third_on_rank_one=columns[1][2])
 # | `broadcast` | the root | all | n | first weights, a seed, settings | yes |
 # | `scatter` | the root | all, a part each | n; root also `w * n` | shards that one rank made | no |
 # | `gather` | all | the root | n; root also `w * n` | predictions for one score | no |
-# | `reduce` | all | the root | n | a total for the log of one rank | yes |
+# | `reduce` | all | the root | n | a total that one rank prints | yes |
 # | `all_reduce` | all | all | n | gradients, losses, counts | yes |
 # | `reduce_scatter` | all | all, a part each | `w * n` to give, n to get | a sum of which each rank needs a part | no |
 # | `all_gather` | all | all | n to give, `w * n` to get | results that all ranks need | no |

@@ -1,7 +1,7 @@
-# %% [markdown] tags=["title"] minutes=[45]
+# %% [markdown] tags=["title"] minutes=[50]
 # # Does all-reduce need a centre?
 #
-# 45 minutes, 4 ranks. It builds on [02_collectives](02_collectives.ipynb): `send` and `recv`,
+# 50 minutes, 4 ranks. This lesson builds on [02_collectives](02_collectives.ipynb): `send` and `recv`,
 # `batch_isend_irecv`, and the collectives.
 
 # %% [markdown] tags=["why"]
@@ -295,7 +295,8 @@ num_different = len({tuple(numbers) for numbers in sums_of_whole})
 print(f"{num_different} different sums on four ranks")
 
 # %% [markdown] tags=["read"]
-# The four ranks hold 4 different sums, because each rank added in its own order. No error says so. But
+# The four ranks hold 4 different sums, because each rank added in its own order. (At number 127 some ranks
+# agree. They differ at other numbers.) No error says so. But
 # DDP keeps replicas equal only because every optimizer gets equal gradients ([lesson
 # 00](00_ranks.ipynb)). With these sums, the replicas would no longer be equal after one step.
 #

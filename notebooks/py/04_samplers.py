@@ -1,7 +1,7 @@
-# %% [markdown] tags=["title"] minutes=[45]
+# %% [markdown] tags=["title"] minutes=[48]
 # # Who sees which sample?
 #
-# 45 minutes, 4 ranks. This lesson builds on [00_ranks](00_ranks.ipynb), where DDP averaged
+# 50 minutes, 4 ranks. This lesson builds on [00_ranks](00_ranks.ipynb), where DDP averaged
 # gradients, and on [02_collectives](02_collectives.ipynb).
 
 # %% [markdown] tags=["why"]
@@ -95,8 +95,8 @@ samples_picture([[[s] for s in shard] for shard in ranks.view["short_shard"]], 1
 # that in synchronous training every device processes the same data ([claim C07](claims.md) of the
 # page that lists what popular guides say). The claim is **false** for data parallel training: the
 # weights are the same on all ranks, and the data must differ. (The claim is true where ranks share
-# one layer: [lesson 15](15_beyond_ddp.ipynb).) To see the shards of your own job, print
-# `list(sampler)[:8]` on each rank.
+# one layer: [lesson 15](15_beyond_ddp.ipynb).) To see what the sampler
+# of your own job gives to each rank, print `list(sampler)[:8]` there.
 
 # %% tags=["check"]
 steps = list(zip(*batches_of_rank, strict=True))
@@ -211,9 +211,8 @@ samples_picture(batches_of_rank, num_samples=10)
 # work of one, four times. Nothing complains.
 #
 # One number gives the mistake away: each rank should have 3 samples, so 2 batches, and the loader
-# makes 5. So compare `len(loader)` with the number of steps that you expect. The numbers of the
-# samples do not help: `list(sampler)` is right here, and with `shuffle=True` and another seed on
-# each rank, the first batches differ, too. The repair is one argument:
+# makes 5. So compare `len(loader)` with the number of steps that you expect. `list(sampler)` shows only
+# what the sampler would give, and that is right here. The repair is one argument:
 
 # %% tags=["mend"]
 # %%px

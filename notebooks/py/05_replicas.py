@@ -1,7 +1,7 @@
-# %% [markdown] tags=["title"] minutes=[45]
+# %% [markdown] tags=["title"] minutes=[55, 55]
 # # How do replicas stay equal?
 #
-# 45 minutes, 4 ranks. It builds on [02_collectives](02_collectives.ipynb), for `broadcast`,
+# 55 minutes, 4 ranks. This lesson builds on [02_collectives](02_collectives.ipynb), for `broadcast`,
 # `all_reduce` and handles, and on [03_ring](03_ring.ipynb), for what an all-reduce costs.
 
 # %% [markdown] tags=["why"]
@@ -208,8 +208,8 @@ if rank == 0:
 
 # %% [markdown] tags=["read"]
 # [Claim C10](claims.md) is **half true**: a plain `backward` left 4 versions on 4 ranks, and `backward`
-# with DDP left 1. DDP's own forward prepares this: it switches the averaging of the next `backward` on,
-# and resets the counters that the fourth section explains. After `wrapped.module(images)` nothing is
+# with DDP left 1. DDP's own forward prepares this: it switches the averaging of the next `backward` on.
+# After `wrapped.module(images)` nothing is
 # averaged, so compute the loss with `wrapped(images)`.
 
 # %% tags=["check"]
@@ -526,7 +526,7 @@ if rank == 0:
 #
 # A missing gradient fires no hook, so a bucket of our `Overlap` would never be full. The package's
 # finished version is `OverlappedReplica`. After `backward`, it sends the buckets that are left, in the
-# order of the plan, with zeros for missing gradients.
+# order of the list from `plan_buckets`, with zeros for missing gradients.
 #
 # Zeros are not the same as no gradient: momentum, Adam or weight decay still move a parameter whose
 # gradient is zero on all ranks. A parameter that is frozen on every rank (`requires_grad=False`) may be

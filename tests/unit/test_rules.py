@@ -397,17 +397,28 @@ def test_findings_the_answer_of_a_prediction_is_one_of_its_choices(lesson):
     assert broken(lesson) == {"answer"}
 
 
-def test_drift_warns_of_a_text_that_was_changed_since_it_was_read(lesson):
+def test_a_text_that_was_changed_since_it_was_read_gives_a_warning(lesson):
     """
     A text that has grown by a quarter of an hour since its readers were timed gives a warning, and
     no finding: an estimate is no measurement.
     """
-    assert reading_time.drift(lesson) == ""
+    assert reading_time.warning(lesson) == ""
     cell_of(lesson, "read")["source"] += " A sum adds." * 750
-    assert "looks like 25 minutes, and its readers needed 10:" in reading_time.drift(lesson)
+    assert "looks like 25 minutes, and its readers needed 10:" in reading_time.warning(lesson)
     assert "minutes" not in broken(lesson, has_run=False)
     del lesson["cells"][0]["metadata"]["minutes"]
-    assert reading_time.drift(lesson) == ""
+    assert reading_time.warning(lesson) == ""
+
+
+def test_a_lesson_above_three_quarters_of_an_hour_gives_a_warning(lesson):
+    """
+    A lesson for which readers needed more than 45 minutes gives a warning: what not everybody needs
+    should stand under "More".
+    """
+    lesson["cells"][0]["metadata"]["minutes"] = [40, 50]
+    assert "needed more than 45" not in reading_time.warning(lesson)
+    lesson["cells"][0]["metadata"]["minutes"] = [50, 55]
+    assert "needed more than 45 minutes:" in reading_time.warning(lesson)
 
 
 def test_findings_three_to_five_sections(lesson):
@@ -529,13 +540,13 @@ def test_findings_minutes_are_those_that_readers_reported(lesson):
     assert broken(lesson) == {"minutes"}
 
 
-def test_findings_no_lesson_is_longer_than_three_quarters_of_an_hour(lesson):
+def test_findings_no_lesson_is_longer_than_an_hour(lesson):
     """
-    A lesson for which readers need more than 45 minutes is refused: the rest belongs into "More".
+    A lesson for which readers need more than an hour is refused: the rest belongs into "More".
     """
     title = cell_of(lesson, "title")
-    title["metadata"]["minutes"] = [50]
-    title["source"] = title["source"].replace("10 minutes", "50 minutes")
+    title["metadata"]["minutes"] = [65]
+    title["source"] = title["source"].replace("10 minutes", "65 minutes")
     assert broken(lesson) == {"minutes"}
 
 

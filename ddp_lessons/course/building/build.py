@@ -83,7 +83,7 @@ def build(paths, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     rules.refuse(name, broken)
     replace_text(paths.notebook, dumps(notebook))
     replace_text(paths.blank, blank)
-    if paths.is_lesson and (warning := reading_time.drift(notebook)):
+    if paths.is_lesson and (warning := reading_time.warning(notebook)):
         print(f"{name}: {warning}", file=sys.stderr)
     return notebook
 

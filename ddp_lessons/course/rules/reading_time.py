@@ -27,27 +27,35 @@ Minutes in titles are multiples of this number, because finer steps are of no us
 """
 MOST_DRIFT = 10
 """
-Minutes by which the estimate and the readers' median may differ. For lessons whose readers were
-timed they differ by 5 at most, so a larger difference says that the text was changed since.
+Minutes by which the estimate and the readers' median may differ. A larger difference says that the
+text was changed since they read it.
 """
+WANTED_MINUTES = 45
 
 
-def drift(notebook):
+def warning(notebook):
     """
-    Return a warning if a lesson's text has drifted apart from its readers' minutes; "" otherwise.
+    Return a warning about a lesson's minutes as its readers reported them; "" if there is none.
 
     Args:
         notebook: A notebook of nbformat 4. Its first cell notes the minutes of its readers, or the
             warning is "".
     """
     reported = notebook["cells"][0]["metadata"].get("minutes", [])
-    estimate = minutes(notebook)
-    if not reported or abs(estimate - median(reported)) <= MOST_DRIFT:
+    if not reported:
         return ""
-    return (
-        f"its text looks like {estimate} minutes, and its readers needed {median(reported):g}: if "
-        "it was changed since, have it read again, and note the new minutes"
-    )
+    needed, estimate = median(reported), minutes(notebook)
+    if needed > WANTED_MINUTES:
+        return (
+            f"its readers needed more than {WANTED_MINUTES} minutes: move the parts that not "
+            'everybody needs to its last sections, headed "More: ...?"'
+        )
+    if abs(estimate - needed) > MOST_DRIFT:
+        return (
+            f"its text looks like {estimate} minutes, and its readers needed {needed:g}: if it was "
+            "changed since, have it read again, and note the new minutes"
+        )
+    return ""
 
 
 def minutes(notebook):
