@@ -160,9 +160,9 @@ dist.gather(own_entry, gathered, dst=0)
 exchange_picture("gather", ranks.view["own_entry"], ranks.view["gathered"])
 
 # %% [markdown] tags=["explain"]
-# So each of the four collectives writes into tensors that you bring. `broadcast` and `reduce` even
-# overwrite the tensor that you give: **clone it first if you still need it.** But what if such a
-# tensor is a column of a matrix?
+# So each of the four collectives writes into tensors that you bring. `broadcast` and `reduce` have no
+# other tensor for the result, so they overwrite yours: **clone it first if you still need it.** But what
+# if such a tensor is a column of a matrix?
 #
 # A tensor is **contiguous** if its numbers lie side by side in memory, in order. A column is not
 # contiguous, because the rest of a row lies between two of its numbers:
@@ -248,7 +248,8 @@ print(tensor.item())
 # %% [markdown] tags=["explain"]
 # `all_reduce` and `reduce` add by default. The argument `op=` chooses another way to combine the
 # numbers: `dist.ReduceOp.MAX`, `MIN`, `PRODUCT`, or `AVG` for the mean. With Gloo, `AVG` needs
-# floating-point numbers.
+# floating-point numbers. (The mean of four ranks' mean losses is the mean over all samples only if the
+# ranks have equally many samples. Otherwise add up sums and counts, and divide at the end.)
 
 # %% tags=["run"]
 # %%px
@@ -513,10 +514,9 @@ dist.barrier()
 # By default torch does not compare the names of collectives. (With the environment variable
 # `TORCH_DISTRIBUTED_DEBUG=DETAIL` it does.) It pairs them by order: the first collective of each rank
 # in this group, then the second, and so on. Here the first collective was `reduce` on rank 0, and
-# `barrier` on ranks 1 to 3. (`float[1]` stands for the tensor, one number of type float. The number
-# behind the call counts the collectives of a group. The ranks got a new group after the first
-# deadlock, so it is 1.) Rank 0 waits for the numbers of ranks 1, 2 and 3, and they wait for rank 0 to
-# come to the barrier.
+# `barrier` on ranks 1 to 3. Rank 0 waits for the numbers of ranks 1, 2 and 3, and they wait for rank 0 to
+# come to the barrier. (`float[1]` stands for a tensor with one number of type float. `collective 1` means
+# the first collective of this group: the ranks got a new group after the first deadlock.)
 #
 # Outside of this course torch prints no such table, and the job stands still. So the rule is: **all
 # ranks of a group make the same collectives in the same order.** Keep the collective outside of the
@@ -590,8 +590,8 @@ sizes = [max(event.input_bytes, event.output_bytes) for event in events]
 print(f"{len(sizes)} collectives, of {sizes} bytes")
 
 # %% [markdown] tags=["read"]
-# The one call became 2 collectives. The first carried the length of the pickle, 8 bytes, so that the
-# receivers can make room for it. The second carried the pickle, 31 bytes: the key, the number with
+# The one call became 2 collectives. The first carried one number of 8 bytes, the length of the pickle, so
+# that the receivers can make room for it. The second carried the pickle, 31 bytes: the key, the number with
 # its 8 bytes, and the bytes that say how to build a dictionary.
 #
 # **Use objects for settings, once. Use tensors in the training loop.**
