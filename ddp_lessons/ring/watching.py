@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from ddp_lessons.errors import BadInput
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -31,7 +33,16 @@ def chunks_at_each_step(
 
     Returns:
         list: For each moment, the first before any step, the number of each chunk.
+
+    Raises:
+        BadInput: A module is passed in place of the loop, as in earlier versions of the lesson.
     """
+    if not callable(loop):
+        raise BadInput(
+            "No loop of a ring: expected a function of the chunks, such as ring_reduce_scatter of "
+            f"lesson 03 (got {loop!r}). An earlier version of the lesson passed a module: open the "
+            "new version."
+        )
     held: list[list[float]] = []
     start_messages = dist.batch_isend_irecv
 

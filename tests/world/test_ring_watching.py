@@ -37,6 +37,14 @@ def _watch(rank, w):
     return seen, [event.peer for event in events if event.is_receive]
 
 
+def test_a_module_as_in_an_earlier_version_of_the_lesson_is_refused():
+    """
+    Learners keep edited copies of old lessons. The call of lesson 03 that has changed says so.
+    """
+    with pytest.raises(BadInput, match=r"expected a function of the chunks, .* new version\.$"):
+        chunks_at_each_step(steps, torch.zeros(4))
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_steps_seen_on_ranks_are_those_of_the_schedule(world_size):
     """
