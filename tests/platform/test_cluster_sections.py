@@ -7,6 +7,7 @@ on each node. The two nodes are two `torchrun` on this machine, or those of a th
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -65,15 +66,24 @@ def on_two_processes(command, port):
     return re.sub(r'"?(node1|\$first_node):29500"?', f"127.0.0.1:{port}", command)
 
 
-def write_script(stem, folder):
+def words_of(command, port=None):
     """
-    Write the lesson's Python file, changed for CPUs, under the name that its commands give it.
+    Return a command of the lesson as a list, without a shell: variables before it are set by `env`.
+    """
+    return ["env", *shlex.split(on_two_processes(command, port))]
+
+
+def write_script(stem, folder, world_size):
+    """
+    Write the lesson's Python file, changed for CPUs, under the name that its commands give it. It
+    fails in a world of another size.
     """
     [script] = blocks(stem, "python")
     for pattern, here in (*_ON_CPUS, *_SMALLER.get(stem, ())):
         script = re.sub(pattern, here, script)
     assert "cuda" not in script
-    (folder / commands(stem)[0].split()[-1]).write_text(script)
+    check = f'import os\nassert os.environ["WORLD_SIZE"] == "{world_size}"\n'
+    (folder / commands(stem)[0].split()[-1]).write_text(check + script)
 
 
 def environment():
@@ -93,11 +103,11 @@ def test_one_node_runs_the_file(stem, tmp_path):
     """
     The command for one node runs the lesson's file, and rank 0 prints a result.
     """
-    write_script(stem, tmp_path)
+    write_script(stem, tmp_path, world_size=2)
     [one_node] = [command for command in commands(stem) if "--standalone" in command]
     done = subprocess.run(
-        on_two_processes(one_node, port=None), shell=True, cwd=tmp_path, env=environment(),
-        capture_output=True, text=True, check=False, timeout=LIMIT_S,
+        words_of(one_node), cwd=tmp_path, env=environment(), capture_output=True, text=True,
+        check=False, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
@@ -111,13 +121,13 @@ def test_two_nodes_run_the_file(stem, tmp_path):
     two_nodes = [command for command in commands(stem) if "--nnodes=2" in command]
     if not two_nodes:
         pytest.skip("its two nodes are under Slurm")
-    write_script(stem, tmp_path)
+    write_script(stem, tmp_path, world_size=4)
     [command] = two_nodes
-    command = on_two_processes(command, free_port())
+    words = words_of(command, free_port())
     started = [
         subprocess.Popen(
-            command, shell=True, cwd=tmp_path, env=environment(), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            words, cwd=tmp_path, env=environment(), text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         for _ in range(2)
     ]  # fmt: skip
@@ -133,7 +143,7 @@ def test_slurm_runs_the_batch_file(stem, tmp_path):
     Slurm accepts the lesson's batch file, and two nodes run the lesson's file. The cluster here has
     no GPUs, so the option that asks for them is left out.
     """
-    write_script(stem, tmp_path)
+    write_script(stem, tmp_path, world_size=4)
     [batch] = blocks(stem, "bash")
     assert batch.startswith("#!/bin/bash\n")
     batch = re.sub(r" ?--gpus-per-node=8", "", batch)

@@ -7,7 +7,7 @@ The rules about the cells of a lesson: which cells it has, and in which order.
     up to 2 More:     the same
     [cluster ...]  recap next teardown
 
-The first of the two predict cells asks for a number, and the learner puts it into the second.
+The first of the two predict cells asks, and the learner puts a number or a letter into the second.
 A section whose heading begins with "More:" may be skipped: its minutes are not counted. A lesson
 that was written before this template has no why, explain and cluster cells, and 3 to 6 sections.
 """

@@ -1,7 +1,8 @@
 """
 Network interfaces of this machine, and which of them leads to another machine.
 
-A process that listens only on that interface cannot be reached over the others.
+A process that listens only on that interface cannot be reached over the others. Here is also how to
+see that a process waits for a name server.
 """
 
 import os
