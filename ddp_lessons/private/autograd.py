@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @reaches(
     "torch.autograd.Variable._execution_engine.queue_callback",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="our DDP, ZeRO and FSDP cannot wait for their communication at the end of a backward pass",
 )
 def call_after_backward(callback: Callable[[], None]) -> None:
@@ -32,7 +32,7 @@ def call_after_backward(callback: Callable[[], None]) -> None:
 
 @reaches(
     "torch._C._current_graph_task_id",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a trace cannot tell which backward pass a call belongs to",
 )
 def current_backward() -> Callable[[], int]:
@@ -46,7 +46,7 @@ def current_backward() -> Callable[[], int]:
 
 @reaches(
     "torch.Tensor._backward_hooks",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a trace shows gradients as ready after the communication that they started",
 )
 def put_hook_first(parameter: Tensor, hook_id: int) -> None:
@@ -66,7 +66,7 @@ def put_hook_first(parameter: Tensor, hook_id: int) -> None:
 
 @reaches(
     "torch.nn.parallel.DistributedDataParallel._get_ddp_logging_data",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="lesson 06 cannot show the buckets of DDP and the times of its backward pass",
 )
 def ddp_logging_data(model: DistributedDataParallel) -> dict[str, Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @reaches(
     "torch._C._dispatch_keyset_full_after",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a trace cannot see collectives, so pictures and most checks do not work",
 )
 def redispatch_below_backend_select(overload: OpOverload) -> Callable[..., Any]:
@@ -42,7 +42,7 @@ def redispatch_below_backend_select(overload: OpOverload) -> Callable[..., Any]:
 
 @reaches(
     "torch.library.Library._destroy",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="kernels of a trace stay in torch's dispatcher when the trace is closed",
 )
 def destroy_library(library: Any) -> None:
@@ -54,7 +54,7 @@ def destroy_library(library: Any) -> None:
 
 @reaches(
     "torch._C.Future",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a trace cannot see waits for a future",
 )
 def future_class() -> type[Future[Any]]:
@@ -69,7 +69,7 @@ def future_class() -> type[Future[Any]]:
 
 @reaches(
     "torch._C._collect_all",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a trace cannot see waits for `torch.futures.collect_all`",
 )
 def collect_all_owner() -> tuple[ModuleType, str]:
@@ -84,7 +84,7 @@ def collect_all_owner() -> tuple[ModuleType, str]:
 
 @reaches(
     "torch.distributed.ProcessGroup._end_coalescing",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a trace cannot see messages that `batch_isend_irecv` sends by NCCL",
 )
 def end_coalescing_owner() -> tuple[type[ProcessGroup], str]:
@@ -99,7 +99,7 @@ def end_coalescing_owner() -> tuple[type[ProcessGroup], str]:
 
 @reaches(
     "torch.ops._c10d_functional.wait_tensor",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a trace cannot see waits for functional collectives",
 )
 def wait_tensor_operation() -> tuple[str, str, OpOverload]:
@@ -113,7 +113,7 @@ def wait_tensor_operation() -> tuple[str, str, OpOverload]:
 
 @reaches(
     "torch.utils._python_dispatch.TorchDispatchMode",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="checks cannot see an answer that uses a tensor before its message has arrived",
 )
 def dispatch_mode() -> type[TorchDispatchMode]:
@@ -127,7 +127,7 @@ def dispatch_mode() -> type[TorchDispatchMode]:
 
 @reaches(
     "torch._ops.OpOverload()._schema",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="checks cannot tell which arguments an operation writes to",
 )
 def schema_of(overload: OpOverload) -> FunctionSchema:
@@ -139,7 +139,7 @@ def schema_of(overload: OpOverload) -> FunctionSchema:
 
 @reaches(
     "torch.utils._pytree.tree_leaves",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="our DDP and FSDP cannot find the tensors in what a model takes and returns",
 )
 def tree_leaves(value: object) -> list[Any]:
@@ -153,7 +153,7 @@ def tree_leaves(value: object) -> list[Any]:
 
 @reaches(
     "torch.utils._pytree.tree_map",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="our FSDP cannot change the dtype of what a model takes and returns",
 )
 def tree_map(function: Callable[[Any], object], value: object) -> Any:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @reaches(
     "ipykernel.iostream.OutStream()._fid",
-    since="ipykernel 7.3",
+    oldest="ipykernel 7.3",
     lost="what C++ code and child processes print may come after the cell has ended",
 )
 def pipe_of(stream: OutStream) -> int | None:
@@ -29,7 +29,7 @@ def pipe_of(stream: OutStream) -> int | None:
 
 @reaches(
     "ipykernel.iostream.OutStream()._original_stdstream_copy",
-    since="ipykernel 7.3",
+    oldest="ipykernel 7.3",
     lost="the log of a rank lacks what C++ code and child processes print",
 )
 def log_descriptor(stream: OutStream) -> int:
@@ -41,7 +41,7 @@ def log_descriptor(stream: OutStream) -> int:
 
 @reaches(
     "ipykernel.iostream.OutStream()._original_stdstream_fd",
-    since="ipykernel 7.3",
+    oldest="ipykernel 7.3",
     lost="what a process prints that a cell has forked is not shown",
 )
 def own_descriptor(stream: OutStream) -> int:
@@ -53,7 +53,7 @@ def own_descriptor(stream: OutStream) -> int:
 
 @reaches(
     "ipykernel.iostream.OutStream._is_master_process",
-    since="ipykernel 7.3",
+    oldest="ipykernel 7.3",
     lost="what a process prints that a cell has forked is not shown",
 )
 def is_of_this_process(stream: OutStream) -> bool:
@@ -65,7 +65,7 @@ def is_of_this_process(stream: OutStream) -> bool:
 
 @reaches(
     "ipykernel.iostream.OutStream()._buffers",
-    since="ipykernel 7.3",
+    oldest="ipykernel 7.3",
     lost="each cell takes 1 ms longer",
 )
 def has_unsent_text(stream: OutStream) -> bool:
@@ -77,7 +77,7 @@ def has_unsent_text(stream: OutStream) -> bool:
 
 @reaches(
     "IPython.core.interactiveshell.InteractiveShell._showtraceback",
-    since="IPython 9.0",
+    oldest="IPython 9.0",
     lost="an error of a rank that was released is shown with a traceback of ours",
 )
 def show_error_lines(

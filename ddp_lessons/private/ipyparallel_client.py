@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @reaches(
     "ipyparallel.Client()._engines",
-    since="ipyparallel 9.2",
+    oldest="ipyparallel 9.2",
     lost="the kernel cannot ask ranks where they are while they run a cell, so a deadlock hangs",
 )
 def identity_of(client: Client, rank: int) -> str | None:
@@ -30,7 +30,7 @@ def identity_of(client: Client, rank: int) -> str | None:
 
 @reaches(
     "ipyparallel.Client()._control_stream",
-    since="ipyparallel 9.2",
+    oldest="ipyparallel 9.2",
     lost="the kernel cannot ask ranks where they are while they run a cell, so a deadlock hangs",
 )
 def send_control(
@@ -52,7 +52,7 @@ def send_control(
 
 @reaches(
     "ipyparallel.Client()._query_stream",
-    since="ipyparallel 9.2",
+    oldest="ipyparallel 9.2",
     lost="the controller hears of a rank's death by its heartbeat alone, seconds later",
 )
 def report_death(client: Client, rank: int) -> None:
@@ -64,7 +64,7 @@ def report_death(client: Client, rank: int) -> None:
 
 @reaches(
     "ipyparallel.Client()._io_loop",
-    since="ipyparallel 9.2",
+    oldest="ipyparallel 9.2",
     lost="cells cannot be sent to ranks",
 )
 def run_in_client_thread(client: Client, function: Callable[..., object], *args: object) -> None:
@@ -76,7 +76,7 @@ def run_in_client_thread(client: Client, function: Callable[..., object], *args:
 
 @reaches(
     "ipyparallel.Client()._io_thread",
-    since="ipyparallel 9.2",
+    oldest="ipyparallel 9.2",
     lost="a cell that is sent while the client closes waits for ever",
 )
 def client_thread_is_alive(client: Client) -> bool:
@@ -88,7 +88,7 @@ def client_thread_is_alive(client: Client) -> bool:
 
 @reaches(
     "ipyparallel.Client()._mux_stream",
-    since="ipyparallel 9.2",
+    oldest="ipyparallel 9.2",
     lost="cells cannot be sent to ranks",
 )
 def cell_stream(client: Client) -> ZMQStream:
@@ -100,7 +100,7 @@ def cell_stream(client: Client) -> ZMQStream:
 
 @reaches(
     "ipyparallel.Client()._outstanding_dict",
-    since="ipyparallel 9.2",
+    oldest="ipyparallel 9.2",
     lost="`ranks.status()` cannot say which ranks are busy",
 )
 def has_unanswered_requests(client: Client, rank: int) -> bool:
@@ -112,7 +112,7 @@ def has_unanswered_requests(client: Client, rank: int) -> bool:
 
 @reaches(
     "ipyparallel.Client()._notification_handlers",
-    since="ipyparallel 9.2",
+    oldest="ipyparallel 9.2",
     lost="a message cannot say that a rank's host does not answer",
 )
 def notification_handlers(client: Client) -> dict[str, Callable[[dict[str, Any]], None]]:
@@ -127,7 +127,7 @@ def notification_handlers(client: Client) -> dict[str, Callable[[dict[str, Any]]
 
 @reaches(
     "ipyparallel.Client()._queue_handlers",
-    since="ipyparallel 9.2",
+    oldest="ipyparallel 9.2",
     lost="a view that returns an object of a class that only ranks know waits for ever",
 )
 def reply_handlers(client: Client) -> dict[str, Callable[[dict[str, Any]], None]]:
@@ -140,7 +140,7 @@ def reply_handlers(client: Client) -> dict[str, Callable[[dict[str, Any]], None]
 
 @reaches(
     "ipyparallel.Client()._futures",
-    since="ipyparallel 9.2",
+    oldest="ipyparallel 9.2",
     lost="a view that returns an object of a class that only ranks know waits for ever",
 )
 def end_request(client: Client, request: str, result: object) -> None:
@@ -158,7 +158,7 @@ def end_request(client: Client, request: str, result: object) -> None:
 
 @reaches(
     "ipyparallel.DirectView()._socket",
-    since="ipyparallel 9.2",
+    oldest="ipyparallel 9.2",
     lost="views of some of the ranks cannot be made",
 )
 def socket_of_view(view: DirectView) -> ZMQStream:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @reaches(
     "ipyparallel.Cluster()._thread_loop",
-    since="ipyparallel 9.2",
+    oldest="ipyparallel 9.2",
     lost="a thread of each set of ranks is left in the kernel",
 )
 def end_cluster_thread(cluster: Cluster, thread: Thread, *, begins_within_s: float) -> None:
@@ -38,7 +38,7 @@ def end_cluster_thread(cluster: Cluster, thread: Thread, *, begins_within_s: flo
 
 @reaches(
     "ipyparallel.cluster.launcher.LocalProcessLauncher()._popen_process",
-    since="ipyparallel 9.2",
+    oldest="ipyparallel 9.2",
     lost="the end of mpiexec is noticed seconds later, by the heartbeat",
 )
 def has_ended(launcher: LocalProcessLauncher) -> bool:
@@ -50,7 +50,7 @@ def has_ended(launcher: LocalProcessLauncher) -> bool:
 
 @reaches(
     "ipyparallel.engine.app.IPEngine._signal_stop",
-    since="ipyparallel 9.2",
+    oldest="ipyparallel 9.2",
     lost="a rank that is stopped politely ends without its exit functions",
 )
 def stop_engine(engine: IPEngine, signum: int, frame: FrameType | None) -> None:

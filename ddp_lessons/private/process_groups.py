@@ -30,10 +30,10 @@ def _c10d() -> ModuleType:
 
 @reaches(
     _WORLD,
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="ranks cannot be released, leave their groups or join new ones, so no ranks start",
 )
-def world() -> _World:
+def group_tables() -> _World:
     """
     Return torch's table of groups.
 
@@ -47,35 +47,35 @@ def all_groups() -> list[ProcessGroup]:
     """
     Return every process group of this process, in the order in which they were made.
     """
-    return list(world().pg_map)
+    return list(group_tables().pg_map)
 
 
 def is_alive(group: object) -> bool:
     """
     Return whether torch still knows a group, so that it was not destroyed.
     """
-    return group in world().pg_map
+    return group in group_tables().pg_map
 
 
 def backend_name(group: ProcessGroup) -> str:
     """
     Return the name of a group's backend, such as "gloo".
     """
-    return str(world().pg_map[group][0])
+    return str(group_tables().pg_map[group][0])
 
 
 def store_of(group: Any) -> Store | Any:  # torch's stubs leave out `clone`
     """
     Return the store in which the ranks of a group have met.
     """
-    return world().pg_map[group][1]
+    return group_tables().pg_map[group][1]
 
 
 def set_store(group: ProcessGroup | None, store: Store) -> None:
     """
     Give a group another store. Does nothing if the group was destroyed.
     """
-    groups = world().pg_map
+    groups = group_tables().pg_map
     if group in groups:
         groups[group] = groups[group][0], store
 
@@ -84,7 +84,7 @@ def ranks_of(group: ProcessGroup) -> list[int] | None:
     """
     Return the sorted ranks of a group's members; None while the group is being made or destroyed.
     """
-    ranks = world().pg_group_ranks.get(group)
+    ranks = group_tables().pg_group_ranks.get(group)
     return None if ranks is None else sorted(ranks)
 
 
@@ -92,33 +92,33 @@ def default_group() -> ProcessGroup | None:
     """
     Return the default group, or None outside of every group.
     """
-    return world().default_pg
+    return group_tables().default_pg
 
 
 def has_named_groups() -> bool:
     """
     Return whether torch has given a name to a group, even to one that did not come about.
     """
-    return bool(world().pg_names)
+    return bool(group_tables().pg_names)
 
 
 def group_count() -> int:
     """
     Return how many groups this process has made. torch names the next group by this number.
     """
-    return int(world().group_count)
+    return int(group_tables().group_count)
 
 
 def set_group_count(count: int) -> None:
     """
     Have torch name the next group by `count`. Ranks meet only under the same name.
     """
-    world().group_count = count
+    group_tables().group_count = count
 
 
 @reaches(
     "torch.distributed.distributed_c10d._update_default_pg",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a check cannot run an answer on fewer ranks than there are",
 )
 def set_default_group(group: ProcessGroup | None) -> None:
@@ -132,7 +132,7 @@ def set_default_group(group: ProcessGroup | None) -> None:
 
 @reaches(
     "torch.distributed.distributed_c10d._get_default_store",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="lesson 14's queues and some checks cannot use the store of the default group",
 )
 def default_store() -> Store:
@@ -144,7 +144,7 @@ def default_store() -> Store:
 
 @reaches(
     "torch.distributed.distributed_c10d._unregister_all_process_groups",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a rank that was released while it left its group cannot join another one",
 )
 def forget_all_groups() -> None:
@@ -153,7 +153,7 @@ def forget_all_groups() -> None:
 
     The interrupt comes while the groups end, which takes longest; their names are still in use.
     """
-    table = world()
+    table = group_tables()
     for entries in (
         table.pg_map, table.pg_names, table.pg_group_ranks, table.pg_backend_config,
         table.pg_to_tag, table.tags_to_pg, table.pg_coalesce_state,
@@ -165,7 +165,7 @@ def forget_all_groups() -> None:
 
 @reaches(
     "torch.distributed.ProcessGroup._get_sequence_number_for_group",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="the table of a stalled cell cannot say which collective a rank called last",
 )
 def sequence_number(group: Any) -> int:
@@ -179,7 +179,7 @@ def sequence_number(group: Any) -> int:
 
 @reaches(
     "torch.distributed.Work._get_op_type",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="the table of a stalled cell cannot say which call a handle stands for",
 )
 def operation_number(work: Work) -> int:
@@ -191,7 +191,7 @@ def operation_number(work: Work) -> int:
 
 @reaches(
     "torch.distributed.Work._source_rank",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a trace cannot say which rank sent what `recv` got from any rank",
 )
 def source_rank(work: Work) -> int:
@@ -203,7 +203,7 @@ def source_rank(work: Work) -> int:
 
 @reaches(
     "torch.distributed.ProcessGroup._get_backend",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a rank that waits for a peer on a GPU cannot be released, so its variables are lost",
 )
 def abort_nccl() -> None:
@@ -215,7 +215,7 @@ def abort_nccl() -> None:
     """
     import torch
 
-    table = world()
+    table = group_tables()
     # A group that was made without a backend's name has NCCL for tensors on the GPU, too.
     groups = [g for g in list(table.pg_map) if "cuda:nccl" in table.pg_backend_config.get(g, "")]
     groups.sort(key=lambda group: table.pg_names.get(group, ""), reverse=True)
@@ -232,7 +232,7 @@ def abort_nccl() -> None:
 
 @reaches(
     "torch._C._distributed_c10d.FakeProcessGroup._create_internal",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a check cannot simulate a world of more ranks than run",
 )
 def make_fake(
@@ -267,7 +267,7 @@ def add_group(group: ProcessGroup, backend: str, store: Store) -> None:
         backend: The name of its backend, such as "gloo".
         store: A store.
     """
-    table = world()
+    table = group_tables()
     table.pg_map[group] = backend, store
     table.pg_group_ranks[group] = {rank: rank for rank in range(group.size())}
 
@@ -276,7 +276,7 @@ def remove_group(group: ProcessGroup) -> None:
     """
     Take a group that `add_group` has entered out of torch's table again.
     """
-    table = world()
+    table = group_tables()
     table.pg_map.pop(group, None)
     table.pg_group_ranks.pop(group, None)
 
@@ -286,7 +286,7 @@ _RECORDERS = ("_dump_fr_trace", "_dump_nccl_trace")
 
 @reaches(
     "torch._C._distributed_c10d._dump_fr_trace",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a deadlock's message cannot say which collective is missing",
 )
 def dump_flight_recorders(*, with_stacks: bool, only_active: bool = False) -> list[bytes]:

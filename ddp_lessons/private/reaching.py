@@ -23,14 +23,14 @@ class PrivateName:
     Args:
         name: Dotted path from the package on. `()` stands behind a class whose instances have the
             name, such as `ipyparallel.Client()._engines`.
-        since: The oldest version of the package, among those the course promises, that has it.
+        oldest: The oldest version of the package, among those the course promises, that has it.
         lost: The promise of the course that is weaker without the name, as a clause.
         probe: Function that returns whether the name is there, where it is no Python attribute.
         later: The dotted path that newer versions have in place of `name`, if they renamed it.
     """
 
     name: str
-    since: str
+    oldest: str
     lost: str
     probe: Callable[[], bool] | None = None
     later: str | None = None
@@ -75,26 +75,26 @@ def _leads_somewhere(path: str) -> bool:
     return True
 
 
-NAMES: dict[str, PrivateName] = {}
+PRIVATE_NAMES: dict[str, PrivateName] = {}
 """
 Every private name that the course uses: its dotted path -> the PrivateName.
 """
 
 
 def reaches(
-    name: str, *, since: str, lost: str, later: str | None = None
+    name: str, *, oldest: str, lost: str, later: str | None = None
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """
     Mark a function as the one way to a private name.
 
     Args:
-        name, since, lost, later: The fields of the PrivateName.
+        name, oldest, lost, later: The fields of the PrivateName.
 
     Returns:
         Callable: A decorator. The decorated function raises PrivateNameGone in place of an
         AttributeError or ImportError.
     """
-    NAMES[name] = PrivateName(name, since, lost, later=later)
+    PRIVATE_NAMES[name] = PrivateName(name, oldest, lost, later=later)
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(function)
@@ -102,21 +102,21 @@ def reaches(
             try:
                 return function(*args, **kwargs)
             except (AttributeError, ImportError) as error:
-                raise PrivateNameGone(_sentence(NAMES[name])) from error
+                raise PrivateNameGone(_sentence(PRIVATE_NAMES[name])) from error
 
         return reached
 
     return decorate
 
 
-def note(name: str, *, since: str, lost: str, probe: Callable[[], bool]) -> None:
+def note_name(name: str, *, oldest: str, lost: str, probe: Callable[[], bool]) -> None:
     """
     Note a private name that is no attribute of Python, without which the course goes on.
 
     Args:
-        name, since, lost, probe: The fields of the PrivateName.
+        name, oldest, lost, probe: The fields of the PrivateName.
     """
-    NAMES[name] = PrivateName(name, since, lost, probe)
+    PRIVATE_NAMES[name] = PrivateName(name, oldest, lost, probe)
 
 
 def _sentence(name: PrivateName) -> str:
@@ -128,9 +128,10 @@ def _sentence(name: PrivateName) -> str:
         version = "no version"
     later = f", or with the later `{name.later}`" if name.later else ""
     return (
-        f"`{name.name}` is gone: expected a {name.package} with this private name, as {name.since} "
-        f"has it{later} (got {name.package} {version}). Without it, {name.lost}. Install the "
-        f'version in requirements.lock, or see CONTRIBUTING, "When a private name is gone".'
+        f"`{name.name}` is gone: expected a {name.package} with this private name, as "
+        f"{name.oldest} has it{later} (got {name.package} {version}). Without it, {name.lost}. "
+        f"Install the version in requirements.lock, or see CONTRIBUTING, "
+        '"When a private name is gone".'
     )
 
 
@@ -140,4 +141,4 @@ def missing_names() -> list[PrivateName]:
     """
     for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
         importlib.import_module(f"ddp_lessons.private.{path.stem}")
-    return [name for name in NAMES.values() if not name.is_there()]
+    return [name for name in PRIVATE_NAMES.values() if not name.is_there()]

@@ -31,7 +31,7 @@ class ArchiveReader(Protocol):
 
 @reaches(
     "torch.Tensor._indices",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a trace cannot count the bytes of a sparse gradient",
 )
 def sparse_parts(tensor: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,7 +44,7 @@ def sparse_parts(tensor: Tensor) -> tuple[Tensor, Tensor]:
 
 @reaches(
     "torch.UntypedStorage._cdata",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="tasks of lesson 15 cannot count the bytes that an answer holds",
 )
 def address_of(storage: UntypedStorage) -> int:
@@ -56,7 +56,7 @@ def address_of(storage: UntypedStorage) -> int:
 
 @reaches(
     "torch.UntypedStorage._new_with_weak_ptr",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="tasks of lesson 15 cannot count the bytes that an answer holds",
 )
 def storage_at(address: int) -> UntypedStorage | None:
@@ -73,7 +73,7 @@ def storage_at(address: int) -> UntypedStorage | None:
 
 @reaches(
     "torch._C.PyTorchFileReader",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a sharded checkpoint is loaded through a second copy in memory",
 )
 def archive_reader(file: IO[bytes]) -> ArchiveReader:
@@ -87,7 +87,7 @@ def archive_reader(file: IO[bytes]) -> ArchiveReader:
 
 @reaches(
     "torch.distributed.checkpoint.FileSystemReader._slice_file",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a sharded checkpoint is loaded through a second copy in memory",
 )
 def slice_of(reader: FileSystemReader, file: IO[bytes], info: _StorageInfo) -> IO[bytes]:
@@ -104,7 +104,7 @@ def slice_of(reader: FileSystemReader, file: IO[bytes], info: _StorageInfo) -> I
 
 @reaches(
     "torch.distributed.checkpoint._traverse.set_element",
-    since="torch 2.11",
+    oldest="torch 2.11",
     lost="a sharded checkpoint cannot be loaded into nested dictionaries",
 )
 def set_element(tree: dict[str, Any], path: tuple[str | int, ...], value: object) -> None:

@@ -11,7 +11,7 @@ import pytest
 from paths import ROOT
 
 from ddp_lessons import hangs, launch
-from ddp_lessons.checks.kit.fixtures.corpus import recorded_jobs
+from ddp_lessons.checks.kit.shared.corpus import recorded_jobs
 from ddp_lessons.checks.kit.task_registry import find_task
 
 failed, hung = (importlib.import_module(find_task(number).module) for number in ("09.4", "10.1"))

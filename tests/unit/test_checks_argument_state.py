@@ -6,8 +6,8 @@ numbers.
 import pytest
 import torch
 
-from ddp_lessons.checks.kit.fixtures.numbers import words, words_of_both
 from ddp_lessons.checks.kit.on_rank.argument_state import ArgumentState
+from ddp_lessons.checks.kit.shared.numbers import words, words_of_both
 
 
 def _model():

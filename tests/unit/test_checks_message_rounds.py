@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from ddp_lessons.checks.kit.fixtures.message_rounds import rounds_in_turns, rounds_of_sends
+from ddp_lessons.checks.kit.shared.message_rounds import rounds_in_turns, rounds_of_sends
 from ddp_lessons.trace.events import MESSAGE, Event
 
 

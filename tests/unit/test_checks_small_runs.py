@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from ddp_lessons.checks.kit.fixtures.small_runs import gradient_of
+from ddp_lessons.checks.kit.shared.small_runs import gradient_of
 from ddp_lessons.workloads import digits_batch, digits_model, load_digits
 
 

@@ -8,7 +8,7 @@ from torch.nn.functional import mse_loss
 
 from ddp_lessons.checks.accumulation.windows import NUM_FEATURES, Window, batches_of
 from ddp_lessons.checks.kit import Case
-from ddp_lessons.checks.kit.fixtures.regression import (
+from ddp_lessons.checks.kit.shared.regression import (
     Regression,
     batch_gradients,
     gradient,

@@ -234,7 +234,7 @@ def test_why_an_engine_ended_is_told_however_much_others_said_since(num_later):
     engines._engine_set = SimpleNamespace(
         ask_queue=lambda: SlurmJob("7", "RUNNING"), get_output=lambda: "\n".join(said)
     )
-    engines._launcher, engines._steps = "slurm", {}
+    engines._launcher_name, engines._steps = "slurm", {}
     engines._early = {2: EXITED_BY_SRUN}
     told = engines._log_tail([2])
     assert told.startswith("\n  slurm: job 7 is RUNNING\n  slurm: ")

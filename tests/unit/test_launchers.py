@@ -11,16 +11,16 @@ from ddp_lessons.ranks.kernel import session
 from ddp_lessons.ranks.kernel.bootstrap import listen_address
 from ddp_lessons.ranks.kernel.launchers import registry
 from ddp_lessons.ranks.kernel.launchers.registry import (
-    LAUNCHERS,
+    RANK_LAUNCHERS,
     LauncherEntry,
     load,
     rank_processes_of,
 )
-from ddp_lessons.ranks.kernel.rank_processes import RankProcesses
+from ddp_lessons.ranks.kernel.rank_processes import RankProcesses, StartedCluster
 from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS.values(), ids=lambda launcher: launcher.name)
+@pytest.mark.parametrize("launcher", RANK_LAUNCHERS.values(), ids=lambda launcher: launcher.name)
 def test_each_entry_names_what_is_there(launcher):
     """
     Each entry's paths can be imported. Otherwise the first learner who uses that launcher would
@@ -37,7 +37,7 @@ def test_the_docstring_of_start_ranks_names_each_launcher():
     """
     The docstring of start_ranks names each launcher, because learners read it with `start_ranks?`.
     """
-    for name in LAUNCHERS:
+    for name in RANK_LAUNCHERS:
         assert f'"{name}"' in session.start_ranks.__doc__
 
 
@@ -46,8 +46,8 @@ class MadeUpRankProcesses(RankProcesses):
     The ranks of a launcher that starts nothing.
     """
 
-    def __init__(self, supervisor, cluster, client, placement, launcher):
-        self.launcher = launcher
+    def __init__(self, started):
+        self.launcher = started.launcher
 
     def _options(self):
         return {}
@@ -65,7 +65,7 @@ def made_up(monkeypatch):
     entry = LauncherEntry(
         "made-up", engine_launcher="local", rank_processes="made_up_launcher:MadeUpRankProcesses"
     )
-    monkeypatch.setitem(registry.LAUNCHERS, "made-up", entry)
+    monkeypatch.setitem(registry.RANK_LAUNCHERS, "made-up", entry)
     return entry
 
 
@@ -76,7 +76,8 @@ def test_one_entry_is_all_that_a_new_launcher_needs(made_up, monkeypatch):
     """
     monkeypatch.setattr(MadeUpRankProcesses, "__abstractmethods__", frozenset())
     session._check_launcher("made-up")
-    assert rank_processes_of("made-up", None, None, None, None).launcher == "made-up"
+    started = StartedCluster(None, None, None, None, launcher="made-up")
+    assert rank_processes_of(started).launcher == "made-up"
     assert listen_address("made-up", None) == LOOPBACK
     with pytest.raises(BadInput, match=r', "made-up" \(got \'made-down\'\)'):
         session._check_launcher("made-down")

@@ -13,7 +13,7 @@ from paths import ROOT
 
 from ddp_lessons.errors import PrivateNameGone
 from ddp_lessons.private import (
-    NAMES,
+    PRIVATE_NAMES,
     PrivateName,
     autograd,
     dispatcher,
@@ -24,7 +24,7 @@ from ddp_lessons.private import (
     storages,
 )
 
-missing_names()  # imports every module of ddp_lessons/private, which completes NAMES
+missing_names()  # imports every module of ddp_lessons/private, which completes PRIVATE_NAMES
 
 ALLOWED = {
     "_current_frames": "documented by Python: sys._current_frames",
@@ -136,14 +136,14 @@ def test_our_own_underscores_are_let_be():
     assert list(private_uses(tree, names_bound_by(tree))) == []
 
 
-@pytest.mark.parametrize("name", NAMES.values(), ids=lambda name: name.name)
+@pytest.mark.parametrize("name", PRIVATE_NAMES.values(), ids=lambda name: name.name)
 def test_each_private_name_is_there(name):
     """
     Each private name exists in the installed versions. Names of instances are tried by the tests
     that use them.
     """
     assert name.is_there()
-    assert name.since.partition(" ")[0].lower() == name.package.lower()
+    assert name.oldest.partition(" ")[0].lower() == name.package.lower()
     assert not name.lost.endswith(".")
 
 
@@ -170,13 +170,13 @@ def test_a_name_that_was_renamed_is_looked_for_under_its_later_name(later, is_th
     A name counts as there if the installed package has its later name, because the function that
     reaches it tries both. The error that both are gone names both.
     """
-    monkeypatch.setattr(reaching, "NAMES", {})
+    monkeypatch.setattr(reaching, "PRIVATE_NAMES", {})
 
-    @reaches("sys.gone", since="Python 3.11", lost="nothing works", later=later)
+    @reaches("sys.gone", oldest="Python 3.11", lost="nothing works", later=later)
     def reach():
         return sys.gone
 
-    assert reaching.NAMES["sys.gone"].is_there() is is_there
+    assert reaching.PRIVATE_NAMES["sys.gone"].is_there() is is_there
     with pytest.raises(PrivateNameGone, match=f"`sys.gone` is gone: .*or with the later `{later}`"):
         reach()
 
@@ -197,15 +197,16 @@ def test_an_error_of_a_package_that_is_not_installed(monkeypatch):
     The error's message works also for a package whose version is not known.
     """
 
-    @reaches("no_such_package.name", since="no_such_package 1", lost="nothing works")
+    @reaches("no_such_package.name", oldest="no_such_package 1", lost="nothing works")
     def reach():
         raise ImportError("no module")
 
-    monkeypatch.delitem(NAMES, "no_such_package.name", raising=False)
-    NAMES["no_such_package.name"] = PrivateName("no_such_package.name", "no_such_package 1", "a")
+    monkeypatch.delitem(PRIVATE_NAMES, "no_such_package.name", raising=False)
+    name = PrivateName("no_such_package.name", "no_such_package 1", "a")
+    PRIVATE_NAMES[name.name] = name
     with pytest.raises(PrivateNameGone, match=r"\(got no_such_package no version\)"):
         reach()
-    del NAMES["no_such_package.name"]
+    del PRIVATE_NAMES["no_such_package.name"]
 
 
 # ---- contracts: the behaviour of each name on which the course relies ----

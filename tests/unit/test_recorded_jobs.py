@@ -15,9 +15,9 @@ import pytest
 
 from ddp_lessons import checks, hangs, launch
 from ddp_lessons.checks.kit import Case
-from ddp_lessons.checks.kit.fixtures.corpus import recorded_jobs
 from ddp_lessons.checks.kit.judging import CaseResult, judge_own
 from ddp_lessons.checks.kit.on_rank.rank_record import Call, RankRecord
+from ddp_lessons.checks.kit.shared.corpus import recorded_jobs
 from ddp_lessons.checks.kit.task_registry import find_task
 from ddp_lessons.errors import WrongAnswer
 

@@ -10,7 +10,7 @@ from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.checks.kit import checking
-from ddp_lessons.checks.kit.fixtures.warm_up import first_save
+from ddp_lessons.checks.kit.shared.warm_up import first_save
 from ddp_lessons.checks.kit.task_registry import find_task
 from ddp_lessons.ranks.kernel.cells import run_cell
 

@@ -17,7 +17,7 @@ from ddp_lessons.checks.accumulation.training import (
     window_of,
 )
 from ddp_lessons.checks.kit import Case, Task
-from ddp_lessons.checks.kit.fixtures.warm_up import first_ddp
+from ddp_lessons.checks.kit.shared.warm_up import first_ddp
 from ddp_lessons.pictures import timeline_picture, timeline_tracks
 from ddp_lessons.trace import merge
 from ddp_lessons.trace.events import GRADIENT

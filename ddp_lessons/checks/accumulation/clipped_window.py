@@ -27,7 +27,7 @@ from ddp_lessons.checks.accumulation.training import (
     window_of,
 )
 from ddp_lessons.checks.kit import Case, Task
-from ddp_lessons.checks.kit.fixtures.warm_up import first_ddp
+from ddp_lessons.checks.kit.shared.warm_up import first_ddp
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.trace import collectives
 

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ddp_lessons.checks.accumulation.training import number_of
 from ddp_lessons.checks.kit import Case, Task, generator
-from ddp_lessons.checks.kit.fixtures.warm_up import first_ddp
+from ddp_lessons.checks.kit.shared.warm_up import first_ddp
 from ddp_lessons.pictures import holdings_picture
 
 RATE, FACTOR, PATIENCE, NUM_STEPS = 0.8, 0.5, 1, 6

@@ -17,7 +17,7 @@ from ddp_lessons.checks.accumulation.training import (
 )
 from ddp_lessons.checks.accumulation.windows import Window
 from ddp_lessons.checks.kit import Case, Task
-from ddp_lessons.checks.kit.fixtures.warm_up import first_ddp
+from ddp_lessons.checks.kit.shared.warm_up import first_ddp
 from ddp_lessons.pictures import samples_picture
 
 

@@ -6,7 +6,7 @@ import torch
 
 from ddp_lessons.checks.accumulation.windows import Watched, Window, batches_of
 from ddp_lessons.checks.kit import equal
-from ddp_lessons.checks.kit.fixtures.regression import batch_gradients, gradient
+from ddp_lessons.checks.kit.shared.regression import batch_gradients, gradient
 from ddp_lessons.trace import collectives
 
 MOST_HELD = 1.5  # micro-batches whose activations may be held at once

@@ -11,8 +11,8 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_lessons.accumulation import SavedBytes
-from ddp_lessons.checks.kit.fixtures.passes import idle_passes
-from ddp_lessons.checks.kit.fixtures.regression import (
+from ddp_lessons.checks.kit.shared.passes import idle_passes
+from ddp_lessons.checks.kit.shared.regression import (
     Regression,
     batch_gradients,
     gradient,

@@ -17,10 +17,10 @@ from ddp_lessons.checks.asynchronous.meetings import (
     num_samples,
 )
 from ddp_lessons.checks.kit import Case, Mistake, Task, equal
-from ddp_lessons.checks.kit.fixtures.numbers import words_of_both
-from ddp_lessons.checks.kit.fixtures.regression import batch_gradients, gradient, trained
-from ddp_lessons.checks.kit.fixtures.warm_up import first_ddp
 from ddp_lessons.checks.kit.on_rank.snapshots import plain
+from ddp_lessons.checks.kit.shared.numbers import words_of_both
+from ddp_lessons.checks.kit.shared.regression import batch_gradients, gradient, trained
+from ddp_lessons.checks.kit.shared.warm_up import first_ddp
 from ddp_lessons.pictures import holdings_picture
 
 RATE, MOMENTUM, NUM_CALLS, LEFT_OVER = 0.05, 0.9, 2, 3.0

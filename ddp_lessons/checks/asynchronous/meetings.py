@@ -8,7 +8,7 @@ Legend: w ranks; (w, G) one row of weights for each rank; u is the unit roundoff
 import torch
 
 from ddp_lessons.checks.kit import sum_error
-from ddp_lessons.checks.kit.fixtures.regression import Regression, regression_batches
+from ddp_lessons.checks.kit.shared.regression import Regression, regression_batches
 
 NUM_FEATURES = 4
 

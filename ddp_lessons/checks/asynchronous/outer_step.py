@@ -16,8 +16,8 @@ from ddp_lessons.checks.asynchronous.meetings import (
     model_of,
 )
 from ddp_lessons.checks.kit import Case, Task, normal_numbers
-from ddp_lessons.checks.kit.fixtures.regression import trained
-from ddp_lessons.checks.kit.fixtures.warm_up import first_ddp
+from ddp_lessons.checks.kit.shared.regression import trained
+from ddp_lessons.checks.kit.shared.warm_up import first_ddp
 from ddp_lessons.pictures import holdings_picture
 
 NUM_ROUNDS = 4

@@ -17,10 +17,10 @@ from ddp_lessons.checks.asynchronous.workers import (
     sizes_of,
 )
 from ddp_lessons.checks.kit import Case, Mistake, Task, words
-from ddp_lessons.checks.kit.fixtures.numbers import words_of_both
-from ddp_lessons.checks.kit.fixtures.warm_up import import_compiler
-from ddp_lessons.checks.kit.fixtures.watched_calls import EARLY_USE
 from ddp_lessons.checks.kit.on_rank.premature_use import PrematureUse
+from ddp_lessons.checks.kit.shared.numbers import words_of_both
+from ddp_lessons.checks.kit.shared.warm_up import import_compiler
+from ddp_lessons.checks.kit.shared.watched_calls import EARLY_USE
 from ddp_lessons.pictures import holdings_picture
 
 

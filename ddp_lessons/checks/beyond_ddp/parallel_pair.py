@@ -23,8 +23,8 @@ from ddp_lessons.checks.beyond_ddp.pairs import (
     upstream_of,
 )
 from ddp_lessons.checks.kit import Case, Task
-from ddp_lessons.checks.kit.fixtures.warm_up import import_compiler
 from ddp_lessons.checks.kit.on_rank.snapshots import plain
+from ddp_lessons.checks.kit.shared.warm_up import import_compiler
 from ddp_lessons.pictures import holdings_picture
 
 NUM_RUNS = 2

@@ -21,8 +21,8 @@ from ddp_lessons.checks.beyond_ddp.linear_runs import (
     weight_of,
 )
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
-from ddp_lessons.checks.kit.fixtures.warm_up import import_compiler
 from ddp_lessons.checks.kit.on_rank.snapshots import plain
+from ddp_lessons.checks.kit.shared.warm_up import import_compiler
 from ddp_lessons.pictures import holdings_picture
 
 _GATHERS = ("all_gather", "all_gather_into_tensor")

@@ -22,7 +22,7 @@ from ddp_lessons.beyond_ddp.pipeline import (
 from ddp_lessons.beyond_ddp.pipeline.checking import Fault
 from ddp_lessons.beyond_ddp.pipeline.example import deep_model
 from ddp_lessons.checks.kit import Case, Task
-from ddp_lessons.checks.kit.fixtures.warm_up import import_compiler
+from ddp_lessons.checks.kit.shared.warm_up import import_compiler
 from ddp_lessons.pictures import timetable_picture
 
 _SAMPLES = 2  # in a microbatch

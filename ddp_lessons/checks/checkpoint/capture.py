@@ -10,10 +10,10 @@ import torch
 
 from ddp_lessons.checks.checkpoint.noted_runs import buffered_run
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.fixtures.small_runs import NUM_SAMPLES
-from ddp_lessons.checks.kit.fixtures.warm_up import first_save
 from ddp_lessons.checks.kit.on_rank.patched_environ import defined_anew
 from ddp_lessons.checks.kit.on_rank.snapshots import plain
+from ddp_lessons.checks.kit.shared.small_runs import NUM_SAMPLES
+from ddp_lessons.checks.kit.shared.warm_up import first_save
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.ranks.rank.rank_agent import current_agent
 

@@ -32,8 +32,8 @@ from ddp_lessons.checks.checkpoint.noted_runs import (
     NotedCheckpoints,
 )
 from ddp_lessons.checks.kit import Case, Mistake, Task, equal, generator
-from ddp_lessons.checks.kit.fixtures.small_runs import live
-from ddp_lessons.checks.kit.fixtures.warm_up import first_save
+from ddp_lessons.checks.kit.shared.small_runs import live
+from ddp_lessons.checks.kit.shared.warm_up import first_save
 from ddp_lessons.errors import BadInput
 from ddp_lessons.pictures import timeline_picture
 from ddp_lessons.workloads import load_digits

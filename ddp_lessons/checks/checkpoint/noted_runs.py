@@ -1,5 +1,5 @@
 """
-The runs that exercise 08 kills, saves and resumes, in addition to those of `kit.fixtures`.
+The runs that exercise 08 kills, saves and resumes, in addition to those of `kit.shared`.
 
 Legend: step s is made when s - 1 steps are done; N samples of F numbers; G numbers in a gradient.
 """
@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_lessons.checkpoint import Run
 from ddp_lessons.checks.kit import equal
-from ddp_lessons.checks.kit.fixtures.passes import Killed, idle_passes
-from ddp_lessons.checks.kit.fixtures.small_runs import (
+from ddp_lessons.checks.kit.shared.passes import Killed, idle_passes
+from ddp_lessons.checks.kit.shared.small_runs import (
     NUM_HIDDEN,
     NoisyRun,
     WatchedCheckpoints,

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from ddp_lessons.checks.checkpoint.noted_runs import NotedCheckpoints, NotedRun
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.fixtures.small_runs import BATCH_SIZE, NUM_SAMPLES, live
-from ddp_lessons.checks.kit.fixtures.warm_up import first_save
+from ddp_lessons.checks.kit.shared.small_runs import BATCH_SIZE, NUM_SAMPLES, live
+from ddp_lessons.checks.kit.shared.warm_up import first_save
 from ddp_lessons.pictures import samples_picture
 
 

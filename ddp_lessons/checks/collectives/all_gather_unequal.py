@@ -8,13 +8,9 @@ import torch
 
 from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.fixtures.lost_digits import (
-    KEPT_HINT,
-    call_once_or_twice,
-    full_numbers,
-    refuse_lost_digits,
-)
-from ddp_lessons.checks.kit.fixtures.message_rounds import sending_device
+from ddp_lessons.checks.kit.shared.lost_digits import full_numbers, refuse_lost_digits
+from ddp_lessons.checks.kit.shared.message_rounds import sending_device
+from ddp_lessons.checks.kit.shared.repeated_calls import KEPT_HINT, call_once_or_twice
 from ddp_lessons.pictures import collective_picture
 
 _NUMBER_BYTES = 8

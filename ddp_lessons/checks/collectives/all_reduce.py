@@ -8,11 +8,8 @@ import torch
 
 from ddp_lessons.checks.collectives.tensors import tensor_of
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.fixtures.lost_digits import (
-    KEPT_HINT,
-    call_once_or_twice,
-    refuse_lost_digits,
-)
+from ddp_lessons.checks.kit.shared.lost_digits import refuse_lost_digits
+from ddp_lessons.checks.kit.shared.repeated_calls import KEPT_HINT, call_once_or_twice
 from ddp_lessons.pictures import collective_picture
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 

@@ -6,9 +6,10 @@ On each rank: `_act`. In the kernel: the rest.
 
 from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE, MUST_FIT, tensor_of
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
-from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT_HINT, is_nearly
-from ddp_lessons.checks.kit.fixtures.message_rounds import rounds_of_sends, sending_device
-from ddp_lessons.checks.kit.fixtures.watched_calls import EARLY_USE, call_watched
+from ddp_lessons.checks.kit.shared.lost_digits import is_nearly
+from ddp_lessons.checks.kit.shared.message_rounds import rounds_of_sends, sending_device
+from ddp_lessons.checks.kit.shared.repeated_calls import KEPT_HINT
+from ddp_lessons.checks.kit.shared.watched_calls import EARLY_USE, call_watched
 from ddp_lessons.pictures import steps_picture
 
 

@@ -8,13 +8,14 @@ import math
 
 from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE, MUST_FIT, tensor_of
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT_HINT, refuse_lost_digits
-from ddp_lessons.checks.kit.fixtures.message_rounds import (
+from ddp_lessons.checks.kit.shared.lost_digits import refuse_lost_digits
+from ddp_lessons.checks.kit.shared.message_rounds import (
     rounds_in_turns,
     rounds_of_sends,
     sending_device,
 )
-from ddp_lessons.checks.kit.fixtures.watched_calls import EARLY, call_watched, refuse_early
+from ddp_lessons.checks.kit.shared.repeated_calls import KEPT_HINT
+from ddp_lessons.checks.kit.shared.watched_calls import EARLY_USES, call_watched, refuse_early
 from ddp_lessons.pictures import timeline_picture, timeline_tracks
 from ddp_lessons.trace import merge
 
@@ -110,7 +111,7 @@ exchange = Task(
         "handle = dist.irecv(arrived, src=...) comes first, with rank (rank - distance) % "
         "world_size. Then send, wait and return.",
     ),
-    mistakes=EARLY
+    mistakes=EARLY_USES
     | {
         "deadlock": "If all ranks of a circle block in the same call, none makes the other call. "
         "To take turns by even and odd ranks is not enough: at an even distance, even ranks send "

@@ -4,7 +4,7 @@ The tensors and hints that the tasks of exercise 02 share.
 
 import torch
 
-from ddp_lessons.checks.kit.fixtures.lost_digits import full_numbers
+from ddp_lessons.checks.kit.shared.lost_digits import full_numbers
 
 
 def tensor_of(case, rank):

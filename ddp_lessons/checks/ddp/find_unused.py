@@ -19,7 +19,7 @@ from ddp_lessons.checks.ddp.branches import (
 )
 from ddp_lessons.checks.ddp.shared import USUAL_RANKS
 from ddp_lessons.checks.kit import Case, Task
-from ddp_lessons.checks.kit.fixtures.warm_up import first_ddp
+from ddp_lessons.checks.kit.shared.warm_up import first_ddp
 from ddp_lessons.pictures import holdings_picture
 
 _MOST_FLAG_BYTES = 8

@@ -20,9 +20,9 @@ from ddp_lessons.checks.ddp.gradients import (
 from ddp_lessons.checks.ddp.shared import USUAL_RANKS, note_waits_of_ddp
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
 from ddp_lessons.checks.kit.comparing import find_difference
-from ddp_lessons.checks.kit.fixtures.regression import gradient
-from ddp_lessons.checks.kit.fixtures.warm_up import first_ddp
 from ddp_lessons.checks.kit.on_rank.snapshots import share_memory
+from ddp_lessons.checks.kit.shared.regression import gradient
+from ddp_lessons.checks.kit.shared.warm_up import first_ddp
 from ddp_lessons.pictures import timeline_picture, timeline_tracks
 from ddp_lessons.private.dispatcher import future_class
 from ddp_lessons.trace import merge

@@ -26,7 +26,7 @@ from ddp_lessons.checks.ddp.trainings import (
 )
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task, found_by
 from ddp_lessons.checks.kit.case_failures import BLANK
-from ddp_lessons.checks.kit.fixtures.warm_up import first_ddp
+from ddp_lessons.checks.kit.shared.warm_up import first_ddp
 from ddp_lessons.pictures import timeline_picture, timeline_tracks
 from ddp_lessons.trace import merge
 

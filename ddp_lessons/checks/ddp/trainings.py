@@ -13,8 +13,8 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from ddp_lessons.checks.kit import normal_numbers
-from ddp_lessons.checks.kit.fixtures.regression import regression_batches
 from ddp_lessons.checks.kit.on_rank.patching import replacing
+from ddp_lessons.checks.kit.shared.regression import regression_batches
 
 NUM_SCRIPTS = 4
 PASSED_BY, FROZEN_LATE, LONELY = 2, 3, 4

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from ddp_lessons.checks.kit import generator
-from ddp_lessons.checks.kit.fixtures.warm_up import first_ddp
+from ddp_lessons.checks.kit.shared.warm_up import first_ddp
 from ddp_lessons.errors import BadInput
 from ddp_lessons.frameworks import quiet, told
 from ddp_lessons.frameworks.stored import FRAMEWORKS, is_here

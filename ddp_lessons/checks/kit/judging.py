@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ddp_lessons.checks.kit.fixtures.numbers import words_of_both
 from ddp_lessons.checks.kit.mistake_choice import name_mistake
 from ddp_lessons.checks.kit.on_rank.snapshots import equal
+from ddp_lessons.checks.kit.shared.numbers import words_of_both
 from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 from ddp_lessons.trace import Event, unmatched

@@ -63,7 +63,7 @@ class Task:
         extra_time_s: Seconds that the cases spend in waits of their own, for a timeout to expire or
             a job to end. They are added to the check's time limit.
         warm_up: Function of a module that every rank calls before the clock of a check starts. It
-            does what takes seconds the first time, as `kit.fixtures.warm_up.first_ddp` does. None:
+            does what takes seconds the first time, as `kit.shared.warm_up.first_ddp` does. None:
             no call.
 
     Attributes:

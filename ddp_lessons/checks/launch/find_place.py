@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
 from ddp_lessons.checks.kit.on_rank.patched_environ import defined_anew, told
-from ddp_lessons.checks.launch.worlds import LAUNCHERS, made_up_world
+from ddp_lessons.checks.launch.worlds import SIMULATED_LAUNCHERS, made_up_world
 from ddp_lessons.pictures import holdings_picture
 
 _NUMBERS = ("rank", "world_size", "local_rank")
@@ -39,7 +39,7 @@ def _mine(case, rank, launcher):
 
 
 def _environs(case, rank):
-    return {launcher: _mine(case, rank, launcher)[0] for launcher in LAUNCHERS}
+    return {launcher: _mine(case, rank, launcher)[0] for launcher in SIMULATED_LAUNCHERS}
 
 
 def _of_each(find_place):
@@ -128,7 +128,7 @@ find_place = Task(
         "`if rank_word in environ:`; and environ.get('MASTER_ADDR', first_of_the_list).",
     ),
     expected=Expected(
-        lambda case, rank: {name: vars(_mine(case, rank, name)[1]) for name in LAUNCHERS},
+        lambda case, rank: {name: vars(_mine(case, rank, name)[1]) for name in SIMULATED_LAUNCHERS},
         gave=_gave,
     ),
     mistakes=(

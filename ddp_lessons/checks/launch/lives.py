@@ -19,10 +19,10 @@ import torch.distributed as dist
 from torch import nn
 
 from ddp_lessons.checks.kit import generator
-from ddp_lessons.checks.kit.fixtures.passes import Killed
 from ddp_lessons.checks.kit.on_rank.file_watch import FileWatch
 from ddp_lessons.checks.kit.on_rank.patched_environ import told
 from ddp_lessons.checks.kit.on_rank.patching import replacing
+from ddp_lessons.checks.kit.shared.passes import Killed
 
 NUM_FEATURES, NUM_SAMPLES = 4, 3
 _COUNT = "TORCHELASTIC_RESTART_COUNT"

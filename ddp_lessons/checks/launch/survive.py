@@ -7,8 +7,8 @@ On each rank: `_act`, `_goes_on`. In the kernel: the rest.
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit import Case, Mistake, Task, equal
-from ddp_lessons.checks.kit.fixtures.numbers import words_of_both
-from ddp_lessons.checks.kit.fixtures.warm_up import first_step
+from ddp_lessons.checks.kit.shared.numbers import words_of_both
+from ddp_lessons.checks.kit.shared.warm_up import first_step
 from ddp_lessons.checks.launch.lives import begun_after, in_a_life, live, lives_of, whole_run
 from ddp_lessons.pictures import holdings_picture
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from ddp_lessons.checks.kit import Case, Mistake, Task
-from ddp_lessons.checks.kit.fixtures.corpus import recorded_jobs
+from ddp_lessons.checks.kit.shared.corpus import recorded_jobs
 from ddp_lessons.launch import root_cause
 from ddp_lessons.pictures import holdings_picture
 

@@ -6,7 +6,7 @@ from random import Random
 
 from ddp_lessons.launch import Place
 
-LAUNCHERS = (
+SIMULATED_LAUNCHERS = (
     "torchrun", "mpiexec", "mpiexec, told where", "srun", "srun, told where", "torchrun in srun",
     "mpiexec in sbatch", "nobody", "srun, told a port", "mpiexec in sbatch, not told",
     "nobody, in salloc", "torchrun in each task of srun",
@@ -19,7 +19,7 @@ def made_up_world(seed, launcher):
 
     Args:
         seed: The seed from which the job is drawn.
-        launcher: A name in LAUNCHERS.
+        launcher: A name in SIMULATED_LAUNCHERS.
 
     Returns:
         list: (environ, Place) of each rank of the job, in rank order.

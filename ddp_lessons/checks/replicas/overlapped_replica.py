@@ -7,7 +7,7 @@ On each rank: `_act`, `_copy`. In the kernel: the rest.
 import torch
 
 from ddp_lessons.checks.kit import Case, Mistake, Task, found_by
-from ddp_lessons.checks.kit.fixtures.numbers import words_of_both
+from ddp_lessons.checks.kit.shared.numbers import words_of_both
 from ddp_lessons.checks.replicas.gradients import (
     agrees,
     cast_like,

@@ -8,9 +8,9 @@ from itertools import permutations
 
 from ddp_lessons.checks.kit import VALUES, Expected, Mistake, Task
 from ddp_lessons.checks.kit.comparing import find_difference
-from ddp_lessons.checks.kit.fixtures.message_rounds import sending_device
-from ddp_lessons.checks.kit.fixtures.watched_calls import EARLY_USE, call_watched
 from ddp_lessons.checks.kit.mistake_choice import last_result
+from ddp_lessons.checks.kit.shared.message_rounds import sending_device
+from ddp_lessons.checks.kit.shared.watched_calls import EARLY_USE, call_watched
 from ddp_lessons.checks.ring.rings import (
     RING_WORDS,
     TO_THE_RIGHT,

@@ -19,9 +19,9 @@ from ddp_lessons.checks.kit import (
     normal_numbers,
     sum_error,
 )
-from ddp_lessons.checks.kit.fixtures.lost_digits import full_numbers, is_nearly
-from ddp_lessons.checks.kit.fixtures.message_rounds import sending_device
-from ddp_lessons.checks.kit.fixtures.watched_calls import EARLY_USE, call_watched
+from ddp_lessons.checks.kit.shared.lost_digits import full_numbers, is_nearly
+from ddp_lessons.checks.kit.shared.message_rounds import sending_device
+from ddp_lessons.checks.kit.shared.watched_calls import EARLY_USE, call_watched
 from ddp_lessons.checks.ring.rings import RING_WORDS, draw_ring, ring_costs
 
 

@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 
 from ddp_lessons.checks.kit import Case, Task
-from ddp_lessons.checks.kit.fixtures.lost_digits import call_once_or_twice
+from ddp_lessons.checks.kit.shared.repeated_calls import call_once_or_twice
 from ddp_lessons.pictures import holdings_picture
 
 NOISE = 0.01

@@ -7,7 +7,7 @@ On each rank: `_act`, `_asked_again`. In the kernel: the rest.
 import torch
 
 from ddp_lessons.checks.kit import Case, Task, words
-from ddp_lessons.checks.kit.fixtures.message_rounds import sending_device
+from ddp_lessons.checks.kit.shared.message_rounds import sending_device
 from ddp_lessons.collectives import naive
 from ddp_lessons.costs import sent_bytes
 from ddp_lessons.pictures import holdings_picture

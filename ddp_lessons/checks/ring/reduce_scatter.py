@@ -10,8 +10,8 @@ from itertools import product
 import torch
 
 from ddp_lessons.checks.kit import VALUES, Expected, Mistake, Task
-from ddp_lessons.checks.kit.fixtures.message_rounds import sending_device
-from ddp_lessons.checks.kit.fixtures.watched_calls import EARLY_USE, call_watched
+from ddp_lessons.checks.kit.shared.message_rounds import sending_device
+from ddp_lessons.checks.kit.shared.watched_calls import EARLY_USE, call_watched
 from ddp_lessons.checks.ring.rings import (
     RING_WORDS,
     TO_THE_RIGHT,

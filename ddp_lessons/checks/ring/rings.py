@@ -5,9 +5,10 @@ Cases, hints and common mistakes of the three ring tasks, and the picture of a r
 import torch
 
 from ddp_lessons.checks.kit import Case, Mistake
-from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT_HINT, full_numbers
-from ddp_lessons.checks.kit.fixtures.message_rounds import rounds_in_turns, rounds_of_sends
 from ddp_lessons.checks.kit.judging import judge_own
+from ddp_lessons.checks.kit.shared.lost_digits import full_numbers
+from ddp_lessons.checks.kit.shared.message_rounds import rounds_in_turns, rounds_of_sends
+from ddp_lessons.checks.kit.shared.repeated_calls import KEPT_HINT
 from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.pictures import steps_picture, timeline_picture, timeline_tracks
 from ddp_lessons.ranks.diagnosis.wording import rank_names

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ddp_lessons.checks.kit import Case, Task, words
-from ddp_lessons.checks.kit.fixtures.warm_up import first_step
+from ddp_lessons.checks.kit.shared.warm_up import first_step
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.sharded_optimizer import (
     Zero1Optimizer,

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit import Case, Mistake, Task, equal, generator
-from ddp_lessons.checks.kit.fixtures.numbers import words_of_both
-from ddp_lessons.checks.kit.fixtures.warm_up import first_step
 from ddp_lessons.checks.kit.on_rank.snapshots import plain
+from ddp_lessons.checks.kit.shared.numbers import words_of_both
+from ddp_lessons.checks.kit.shared.warm_up import first_step
 from ddp_lessons.errors import BadInput
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout

@@ -117,10 +117,10 @@ def list_private_names():
     """
     Print how many private names of other packages the course uses, and which of them are gone.
     """
-    from ddp_lessons.private import NAMES, missing_names
+    from ddp_lessons.private import PRIVATE_NAMES, missing_names
 
     gone = missing_names()
-    say(num_private_names=len(NAMES), gone=[(name.name, name.lost) for name in gone])
+    say(num_private_names=len(PRIVATE_NAMES), gone=[(name.name, name.lost) for name in gone])
 
 
 def run_a_cell():

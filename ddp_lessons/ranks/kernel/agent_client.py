@@ -36,7 +36,7 @@ class AgentClient:
         supervisor: The SupervisorClient.
         cluster: ipyparallel's cluster.
         client: ipyparallel's client.
-        has_supervisor: Whether the supervisor is the ranks' parent.
+        is_supervised: Whether the supervisor is the ranks' parent.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class AgentClient:
         supervisor: SupervisorClient,
         cluster: RanksCluster,
         client: Client,
-        has_supervisor: bool,
+        is_supervised: bool,
     ) -> None:
         self._supervisor = supervisor
         self._cluster = cluster
         self._client = client
-        self._has_supervisor = has_supervisor
+        self._has_supervisor = is_supervised
         # (rank, id of its engine, future) of unanswered ones
         self._releases: list[tuple[int, str | None, Future[Any]]] = []
 

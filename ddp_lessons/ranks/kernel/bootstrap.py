@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from traitlets.config import Config
 
 from ddp_lessons.errors import DDPLessonsError, StartFailed
-from ddp_lessons.ranks.kernel.launchers.registry import LAUNCHERS, load
+from ddp_lessons.ranks.kernel.launchers.registry import RANK_LAUNCHERS, load
 from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
 from ddp_lessons.ranks.messages.orders import ImportTorch, TorchImported
 from ddp_lessons.ranks.supervisor.child_main import RANK_OPTIONS
@@ -38,11 +38,9 @@ from ddp_lessons.ranks.system.processes import can_fork
 from ddp_lessons.ranks.system.resource_limits import memory, usable_cores
 
 if TYPE_CHECKING:
-    from ipyparallel import Client
-
     from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
+    from ddp_lessons.ranks.kernel.rank_processes import StartedCluster
     from ddp_lessons.ranks.kernel.ranks import Ranks
-    from ddp_lessons.ranks.system.placement import Placement
 
 ENGINE_COMMAND = [sys.executable, *RANK_OPTIONS]
 """
@@ -101,7 +99,7 @@ def listen_address(launcher: str, cluster: "RanksCluster | None") -> str:
     Raises:
         StartFailed: No such address was found, or DDP_LESSONS_INTERFACE names no address here.
     """
-    entry = LAUNCHERS[launcher]
+    entry = RANK_LAUNCHERS[launcher]
     if not entry.listen_address:
         return LOOPBACK
     chosen = os.environ.get("DDP_LESSONS_INTERFACE")
@@ -171,7 +169,7 @@ class Bootstrap:
         self._cluster_id = cluster_id = new_cluster_id()
         self._profile_dir = profile_dir = _profile_folder(supervisor.folder / "profile")
         supervisor.remove_at_end([str(file) for file in files_of(profile_dir, cluster_id)])
-        entry = LAUNCHERS[launcher]
+        entry = RANK_LAUNCHERS[launcher]
         cluster = self._cluster if entry.listen_address else None
         listen = listen_address(launcher, cluster)
         # Ranks of other launchers listen on ports, encrypted with the controller's keys. A
@@ -189,7 +187,7 @@ class Bootstrap:
 
         cluster = RanksCluster(
             controller="ddp-lessons",
-            engines=load(LAUNCHERS[self._launcher].engine_launcher),
+            engines=load(RANK_LAUNCHERS[self._launcher].engine_launcher),
             cluster_id=self._cluster_id,
             profile_dir=str(self._profile_dir),
             shutdown_atexit=False,
@@ -201,7 +199,7 @@ class Bootstrap:
         self.undo.callback(cluster.close)  # this closes the client, too
         return cluster
 
-    def connect(self, n: int | None, device: str) -> "tuple[RanksCluster, Client, Placement]":
+    def connect(self, n: int | None, device: str) -> "StartedCluster":
         """
         Connect to the controller, and decide on the placement of the ranks.
 
@@ -209,9 +207,11 @@ class Bootstrap:
             n, device: The arguments of `start_ranks`: number of ranks or None, and their device.
 
         Returns:
-            (RanksCluster, Client, Placement): The last three arguments of `Ranks`.
+            StartedCluster: What runs now, for the RankProcesses that start the ranks.
         """
         from ipyparallel.serialize import serialize_object
+
+        from ddp_lessons.ranks.kernel.rank_processes import StartedCluster
 
         cluster = self._cluster
         cluster.start_controller_sync()
@@ -222,7 +222,7 @@ class Bootstrap:
         assert self.supervisor.facts is not None
         placement = choose_placement(n, device, this_machine(self.supervisor.facts))
         self.supervisor.held = rank_quota.hold(self.supervisor.folder, placement.world_size)
-        return cluster, client, placement
+        return StartedCluster(self.supervisor, cluster, client, placement, self._launcher)
 
 
 def check_early(n: int | None, device: str, running: "Ranks | None" = None) -> None:

@@ -8,6 +8,7 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,40 +30,51 @@ if TYPE_CHECKING:
     from ddp_lessons.ranks.system.placement import Placement
 
 
+@dataclass(frozen=True)
+class StartedCluster:
+    """
+    What runs before the ranks do.
+
+    Args:
+        supervisor: The SupervisorClient.
+        cluster: ipyparallel's cluster, with its controller.
+        client: ipyparallel's client of that controller.
+        placement: The Placement of the ranks.
+        launcher: Name of the ranks' launcher in the registry.
+    """
+
+    supervisor: SupervisorClient
+    cluster: RanksCluster
+    client: Client
+    placement: Placement
+    launcher: str
+
+
 class RankProcesses(ABC):
     """
     The processes of a launcher's ranks: one ipyparallel engine for each, with the rank as its id.
 
     Args:
-        supervisor: The SupervisorClient.
-        cluster: ipyparallel's cluster.
-        client: ipyparallel's client.
-        placement: The Placement of the ranks.
+        started: The StartedCluster.
 
     Attributes:
-        has_supervisor: Whether our supervisor is the ranks' parent, and can signal them.
+        is_supervised: Whether our supervisor is the ranks' parent, and can signal them.
         on_this_machine: Whether all ranks run on this machine, so that loopback is enough.
         shared_folder: The folder of the file stores. All ranks see it if `shares_files`.
     """
 
-    has_supervisor: bool = True
+    is_supervised: bool = True
     on_this_machine: bool = True
     _replace_s = clocks.REPLACE_S
 
-    def __init__(
-        self,
-        supervisor: SupervisorClient,
-        cluster: RanksCluster,
-        client: Client,
-        placement: Placement,
-    ) -> None:
-        self._supervisor = supervisor
-        self._cluster = cluster
-        self._client = client
-        self._placement = placement
+    def __init__(self, started: StartedCluster) -> None:
+        self._supervisor = started.supervisor
+        self._cluster = started.cluster
+        self._client = started.client
+        self._placement = started.placement
         self._engine_set: Any = None
         self._given_up: set[int] = set()  # process ids of ranks that we have ended ourselves
-        self.shared_folder = Path(supervisor.folder)
+        self.shared_folder = Path(started.supervisor.folder)
 
     @abstractmethod
     def _options(self) -> dict[str, Any]:
@@ -246,15 +258,9 @@ class SupervisedRankProcesses(RankProcesses):
     The processes of ranks on this machine that are children of our supervisor.
     """
 
-    def __init__(
-        self,
-        supervisor: SupervisorClient,
-        cluster: RanksCluster,
-        client: Client,
-        placement: Placement,
-    ) -> None:
-        super().__init__(supervisor, cluster, client, placement)
-        supervisor.on_event(self._on_supervisor_event)
+    def __init__(self, started: StartedCluster) -> None:
+        super().__init__(started)
+        started.supervisor.on_event(self._on_supervisor_event)
 
     def stop(self) -> None:
         """

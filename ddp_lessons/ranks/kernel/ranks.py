@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ipyparallel import AsyncResult, Client, DirectView
+from ipyparallel import AsyncResult, DirectView
 from ipyparallel.error import CompositeError, RemoteError
 
 from ddp_lessons.errors import BadInput
@@ -16,7 +16,7 @@ from ddp_lessons.private.ipyparallel_client import socket_of_view
 from ddp_lessons.ranks.diagnosis.cell_report import Recovery, replaced_sentence, stale_sentence
 from ddp_lessons.ranks.kernel.agent_client import AgentClient
 from ddp_lessons.ranks.kernel.launchers.registry import rank_processes_of
-from ddp_lessons.ranks.kernel.regrouping import GroupBroken, enter_group, join_all, leave_all
+from ddp_lessons.ranks.kernel.regrouping import GroupBroken, join_all, leave_all, rejoin_group
 from ddp_lessons.ranks.kernel.status import Status
 from ddp_lessons.ranks.rank.stack_snapshot import has_variable, is_in_group, type_of_variable
 from ddp_lessons.ranks.system import clocks
@@ -24,9 +24,7 @@ from ddp_lessons.ranks.system.park_timer import ParkTimer
 from ddp_lessons.ranks.system.resource_limits import setting
 
 if TYPE_CHECKING:
-    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
-    from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
-    from ddp_lessons.ranks.system.placement import Placement
+    from ddp_lessons.ranks.kernel.rank_processes import StartedCluster
 
 
 class RankView(DirectView):
@@ -81,17 +79,16 @@ class Ranks:
         parked_after_min: Minutes without use after which the ranks were parked; else None.
     """
 
-    def __init__(
-        self, asked: tuple[int | None, str, str, bool], supervisor: "SupervisorClient",
-        cluster: "RanksCluster", client: Client, placement: "Placement",
-    ) -> None:  # fmt: skip
+    def __init__(self, asked: tuple[int | None, str, str, bool], started: "StartedCluster") -> None:
         self.asked = asked
-        self.supervisor = supervisor
-        self.cluster = cluster
-        self.client = client
-        self.placement = placement
-        self.engines = rank_processes_of(asked[2], supervisor, cluster, client, placement)
-        self.control = AgentClient(supervisor, cluster, client, self.engines.has_supervisor)
+        self.supervisor = started.supervisor
+        self.cluster = started.cluster
+        self.client = started.client
+        self.placement = started.placement
+        self.engines = rank_processes_of(started)
+        self.control = AgentClient(
+            self.supervisor, self.cluster, self.client, self.engines.is_supervised
+        )
         self.joined = False
         self.is_consistent = True
         self.reported_dead: frozenset[int] = frozenset()
@@ -313,7 +310,7 @@ class Ranks:
         """
         replaced: Collection[int]
         if regroup:
-            replaced, stale = enter_group(self)
+            replaced, stale = rejoin_group(self)
         else:
             replaced, stale = self.engines.replace_dead(), []
         self.reported_dead = frozenset()

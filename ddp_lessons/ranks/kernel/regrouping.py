@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ddp_lessons.ranks.kernel.ranks import Ranks
 
 _ATTEMPTS = 5
-_SAID = {"leave": "leave one", "join": "join one", "open_store": "open a store for one"}
+_VERBS = {"leave": "leave one", "join": "join one", "open_store": "open a store for one"}
 
 
 class GroupBroken(Exception):
@@ -36,7 +36,7 @@ class GroupBroken(Exception):
     """
 
 
-def enter_group(ranks: Ranks) -> tuple[set[int], list[str]]:
+def rejoin_group(ranks: Ranks) -> tuple[set[int], list[str]]:
     """
     Release all ranks, have them leave their groups, and join a new group if `ranks.joined`.
 
@@ -63,8 +63,9 @@ def enter_group(ranks: Ranks) -> tuple[set[int], list[str]]:
             continue
         return replaced, stale
     _free_all(ranks)  # a rank that still waits for others cannot answer a view
+    # The first start ends its ranks after this error; a later cell keeps them.
     next_step = (
-        "Run the next cell, which joins them first, or call ranks.stop(), then start_ranks()."
+        "Call start_ranks() for new ranks. If these still run, the next cell tries to join them"
     )
     if PrivateNameGone.__name__ in str(fault):  # the error itself stays on its rank
         next_step = "Install the versions of requirements.lock: no ranks can join under these"
@@ -174,11 +175,11 @@ def _call_agents(ranks, name, arguments):
             break
     for rank, future in futures.items():
         if future.done() and future.exception() is not None:
-            raise GroupBroken(f"rank {rank} could not {_SAID[name]} ({_first_line(future)})")
+            raise GroupBroken(f"rank {rank} could not {_VERBS[name]} ({_first_line(future)})")
     if ranks.dead:
         raise GroupBroken(f"{rank_names(ranks.dead)} died of the {name.partition('_')[0]}")
     if late:
-        raise GroupBroken(f"{rank_names(pending)} did not {_SAID[name]}")
+        raise GroupBroken(f"{rank_names(pending)} did not {_VERBS[name]}")
     ranks.is_consistent = True
     return [future.result() for future in futures.values()]
 

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ddp_lessons.errors import BadInput, RanksGone
-from ddp_lessons.ranks.kernel.launchers.registry import LAUNCHERS
+from ddp_lessons.ranks.kernel.launchers.registry import RANK_LAUNCHERS
 from ddp_lessons.ranks.system import clocks, version_check
 from ddp_lessons.ranks.system.processes import can_fork
 
@@ -88,7 +88,7 @@ def _start(asked: tuple[int | None, str, str, bool], timeout_s: float) -> Ranks:
         # Import this while the supervisor and the controller import their libraries.
         from ddp_lessons.ranks.kernel.ranks import Ranks
 
-        ranks = Ranks(asked, begun.supervisor, *begun.connect(n, device))
+        ranks = Ranks(asked, begun.connect(n, device))
         begun.undo.callback(ranks.stop)
         ranks.engines.launch(timeout_s)
         if join:
@@ -148,8 +148,8 @@ def _show_with_a_hint(shell, kind, error, traceback, tb_offset=None):
 
 
 def _check_launcher(launcher):
-    if launcher not in LAUNCHERS:
-        names = ", ".join(f'"{name}"' for name in LAUNCHERS)
+    if launcher not in RANK_LAUNCHERS:
+        names = ", ".join(f'"{name}"' for name in RANK_LAUNCHERS)
         next_step = "Leave launcher out to have one chosen."
         if launcher == "kubernetes":  # ipyparallel has no launcher for it; pods run scripts
             next_step = '"ddp-lessons script NOTEBOOK --kubernetes" makes a job of tagged cells.'

@@ -217,7 +217,7 @@ class Unblocker:
 
     def _is_lost(self, rank):
         rest = self._rests[rank]
-        if rest.pid is None and self._ranks.engines.has_supervisor:
+        if rest.pid is None and self._ranks.engines.is_supervised:
             return False  # dead
         if rest.halted_s >= clocks.FREE_HALTED_S:
             self.halts[rank] = rest.halt

@@ -228,9 +228,9 @@ REPLACE_ELSEWHERE_S = stretched(60.0)
 # ---- ranks that other launchers start (kernel/launchers) ----
 
 # Proven sleep until a start fails because a registered rank does not answer where it runs.
-HOME_S = stretched(20.0)
+HOST_INFO_S = stretched(20.0)
 # How often such a rank is asked again: a request that comes before its socket exists is lost.
-HOME_ASK_EVERY_S = 1.0
+HOST_INFO_EVERY_S = 1.0
 # ssh: how long a host has to accept a login, to count as reachable. ssh takes whole seconds only.
 SSH_KNOCK_S = stretched(2)
 # ssh: how long a host has to accept a connection. ssh itself would wait for minutes.

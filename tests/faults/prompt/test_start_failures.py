@@ -10,12 +10,12 @@ from kernels import running_kernel
 from processes import holds_at_most, new_mark, wait_until_gone
 from waiting import wait_until
 
-from ddp_lessons.ranks.kernel.launchers.registry import LAUNCHERS
+from ddp_lessons.ranks.kernel.launchers.registry import RANK_LAUNCHERS
 
 pytestmark = [pytest.mark.timeout(120)]
 
 GONE_S = 5.0
-NAMES = ", ".join(f'"{name}"' for name in LAUNCHERS)
+NAMES = ", ".join(f'"{name}"' for name in RANK_LAUNCHERS)
 """
 The launchers, as a message lists them.
 """

@@ -22,7 +22,7 @@ import os, torch, torch.distributed as dist
 from pathlib import Path
 from torch.nn.parallel import DistributedDataParallel
 from ddp_lessons.checkpoint import Checkpoints, Run
-from ddp_lessons.checks.kit.fixtures.passes import idle_passes
+from ddp_lessons.checks.kit.shared.passes import idle_passes
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.workloads import digits_model, load_digits
 

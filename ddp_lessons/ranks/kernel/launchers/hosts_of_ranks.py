@@ -50,7 +50,7 @@ def ask_hosts_of_ranks(
                 request = send_control(client, identity, "host_info_request", {"folder": folder})
                 asked[rank].append(request)
         requests = [request for sent in asked.values() for request in sent]
-        wait(requests, timeout=clocks.HOME_ASK_EVERY_S)
+        wait(requests, timeout=clocks.HOST_INFO_EVERY_S)
         for rank, sent in asked.items():
             done = [request for request in sent if request.done() and not request.exception()]
             if done:
@@ -77,7 +77,7 @@ def note_silent_ranks(client: Client, silent: set[int]) -> None:
 
 def count_ranks_by_host(
     client: Client,
-    homes: Mapping[int, HostInfo],
+    host_infos: Mapping[int, HostInfo],
     told_before: dict[int, tuple[int, int]],
     replaced_ranks: Collection[int],
 ) -> None:
@@ -87,14 +87,14 @@ def count_ranks_by_host(
 
     Args:
         client: ipyparallel's client.
-        homes: For each rank its `host_info`.
+        host_infos: For each rank its `host_info`.
         told_before: For each rank the two numbers that it has; brought up to date.
         replaced_ranks: Ranks that have new processes.
     """
-    counts = Counter(there["host"] for there in homes.values())
+    counts = Counter(there["host"] for there in host_infos.values())
     seen: Counter[str] = Counter()
     told = {}
-    for rank, there in sorted(homes.items()):
+    for rank, there in sorted(host_infos.items()):
         position = seen[there["host"]], counts[there["host"]]
         seen[there["host"]] += 1
         is_news = told_before.get(rank) != position or rank in replaced_ranks
@@ -102,7 +102,7 @@ def count_ranks_by_host(
             view = client.direct_view(rank)
             told[rank] = view.apply_async(count_by_host, *position)
             told_before[rank] = position
-    wait([told[rank] for rank in replaced_ranks if rank in told], timeout=clocks.HOME_S)
+    wait([told[rank] for rank in replaced_ranks if rank in told], timeout=clocks.HOST_INFO_S)
 
 
 def short_name(host: str) -> str:

@@ -23,11 +23,7 @@ from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 from ddp_lessons.ranks.system.processes import descendants_of
 
 if TYPE_CHECKING:
-    from ipyparallel import Client
-
-    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
-    from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
-    from ddp_lessons.ranks.system.placement import Placement
+    from ddp_lessons.ranks.kernel.rank_processes import StartedCluster
 
 _MOST_LINES = 16
 _OTHER_MACHINES = re.compile(r"--?(host|hostfile|machinefile|default-hostfile|H|f|hosts)$")
@@ -110,20 +106,13 @@ class MPIRankProcesses(UnsupervisedRankProcesses):
     The processes of ranks that one mpiexec has started.
 
     Args:
-        supervisor, cluster, client, placement, launcher: The arguments of the base class.
+        started: The StartedCluster.
     """
 
     _rank_from = "OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK"
 
-    def __init__(
-        self,
-        supervisor: SupervisorClient,
-        cluster: RanksCluster,
-        client: Client,
-        placement: Placement,
-        launcher: str,
-    ) -> None:
-        super().__init__(supervisor, cluster, client, placement, launcher)
+    def __init__(self, started: StartedCluster) -> None:
+        super().__init__(started)
         self._outlived: list[int] = []  # dead ranks that mpiexec has survived
 
     def _start(self, n: int, options: Mapping[str, object]) -> MPIEngineSetLauncher:

@@ -11,12 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ipyparallel import Client
-
-    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
-    from ddp_lessons.ranks.kernel.rank_processes import RankProcesses
-    from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
-    from ddp_lessons.ranks.system.placement import Placement
+    from ddp_lessons.ranks.kernel.rank_processes import RankProcesses, StartedCluster
 
 _HERE = "ddp_lessons.ranks.kernel.launchers"
 
@@ -83,7 +78,7 @@ _ENTRIES = (
         rank_processes=f"{_HERE}.mpi:MPIRankProcesses",
     ),
 )
-LAUNCHERS: dict[str, LauncherEntry] = {launcher.name: launcher for launcher in _ENTRIES}
+RANK_LAUNCHERS: dict[str, LauncherEntry] = {launcher.name: launcher for launcher in _ENTRIES}
 """
 Every launcher by its name, in the order in which messages list them.
 """
@@ -98,22 +93,8 @@ def load(path: str) -> Any:
     return getattr(importlib.import_module(module), name) if name else path
 
 
-def rank_processes_of(
-    launcher: str,
-    supervisor: SupervisorClient,
-    cluster: RanksCluster,
-    client: Client,
-    placement: Placement,
-) -> RankProcesses:
+def rank_processes_of(started: StartedCluster) -> RankProcesses:
     """
-    Return the RankProcesses of a launcher.
-
-    Args:
-        launcher: Its name.
-        supervisor, cluster, client, placement: The arguments of `RankProcesses`.
+    Return the RankProcesses of the launcher that a StartedCluster names.
     """
-    entry = LAUNCHERS[launcher]
-    processes = load(entry.rank_processes)
-    if entry.is_supervised:
-        return processes(supervisor, cluster, client, placement)
-    return processes(supervisor, cluster, client, placement, launcher)
+    return load(RANK_LAUNCHERS[started.launcher].rank_processes)(started)

@@ -20,12 +20,8 @@ from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.runtime_folder import open_private
 
 if TYPE_CHECKING:
-    from ipyparallel import Client
-
     from ddp_lessons.ranks.kernel.launchers.slurm_job import SlurmEngineSetLauncher, SlurmJob
-    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
-    from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
-    from ddp_lessons.ranks.system.placement import Placement
+    from ddp_lessons.ranks.kernel.rank_processes import StartedCluster
 
 
 class SlurmRankProcesses(UnsupervisedRankProcesses):
@@ -33,20 +29,13 @@ class SlurmRankProcesses(UnsupervisedRankProcesses):
     The processes of ranks in one Slurm job.
 
     Args:
-        supervisor, cluster, client, placement, launcher: The arguments of the base class.
+        started: The StartedCluster.
     """
 
     _rank_from = "SLURM_PROCID"
 
-    def __init__(
-        self,
-        supervisor: SupervisorClient,
-        cluster: RanksCluster,
-        client: Client,
-        placement: Placement,
-        launcher: str,
-    ) -> None:
-        super().__init__(supervisor, cluster, client, placement, launcher)
+    def __init__(self, started: StartedCluster) -> None:
+        super().__init__(started)
         # rank -> srun process of its replacement
         self._steps: dict[int, subprocess.Popen[bytes]] = {}
         # srun processes of replacements that were replaced

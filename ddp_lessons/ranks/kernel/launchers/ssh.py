@@ -13,15 +13,11 @@ from ddp_lessons.ranks.kernel.launchers.unsupervised import UnsupervisedRankProc
 from ddp_lessons.ranks.system import clocks
 
 if TYPE_CHECKING:
-    from ipyparallel import Client
-
     from ddp_lessons.ranks.kernel.launchers.ssh_launchers import (
         SSHEngineLauncher,
         SSHEngineSetLauncher,
     )
-    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
-    from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
-    from ddp_lessons.ranks.system.placement import Placement
+    from ddp_lessons.ranks.kernel.rank_processes import StartedCluster
 
 
 class SSHRankProcesses(UnsupervisedRankProcesses):
@@ -33,20 +29,13 @@ class SSHRankProcesses(UnsupervisedRankProcesses):
     methods is always the setting's name.
 
     Args:
-        supervisor, cluster, client, placement, launcher: The arguments of the base class.
+        started: The StartedCluster.
     """
 
     _rank_from = "RANK"  # hosts start at the same time, so the order of registration varies
 
-    def __init__(
-        self,
-        supervisor: SupervisorClient,
-        cluster: RanksCluster,
-        client: Client,
-        placement: Placement,
-        launcher: str,
-    ) -> None:
-        super().__init__(supervisor, cluster, client, placement, launcher)
+    def __init__(self, started: StartedCluster) -> None:
+        super().__init__(started)
         # host -> whether it has accepted a login during this replacement
         self._knocked: dict[str, bool] = {}
         # launchers of the engines that are being started
@@ -98,7 +87,7 @@ class SSHRankProcesses(UnsupervisedRankProcesses):
         return super().replace_dead()
 
     def _start_again(self, rank: int) -> None:
-        was_on = _host_of(self._launchers.get(rank))
+        was_on = _host_of(self._launcher_of_rank.get(rank))
         self._forget(rank)
         faults = []
         for host in self._hosts_for(was_on):
@@ -120,7 +109,7 @@ class SSHRankProcesses(UnsupervisedRankProcesses):
         the others.
         """
         dead = self.dead
-        living = {_host_of(one) for rank, one in self._launchers.items() if rank not in dead}
+        living = {_host_of(one) for rank, one in self._launcher_of_rank.items() if rank not in dead}
 
         def cost(host: str) -> tuple[bool, bool]:
             is_there = host in living or self._lets_us_in(host, self._latest.get(host))

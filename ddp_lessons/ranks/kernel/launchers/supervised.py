@@ -3,6 +3,7 @@ ipyparallel launchers that have the supervisor start the controller and the rank
 
 They are found through ipyparallel's entry points under the name `ddp-lessons`, so that
 `ipp.Cluster(controller="ddp-lessons", engines="ddp-lessons")` and `ipcluster` can use them too.
+Entry points of an installation stay as they are after a `git pull`, so this module keeps its name.
 """
 
 import asyncio

@@ -24,7 +24,7 @@ from ddp_lessons.ranks.kernel.launchers.hosts_of_ranks import (
     note_silent_ranks,
     short_name,
 )
-from ddp_lessons.ranks.kernel.launchers.registry import LAUNCHERS
+from ddp_lessons.ranks.kernel.launchers.registry import RANK_LAUNCHERS
 from ddp_lessons.ranks.kernel.rank_processes import RankProcesses, loopback_only
 from ddp_lessons.ranks.rank.host_info import RANK_FROM, HostInfo, host_info
 from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
@@ -32,11 +32,7 @@ from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
 if TYPE_CHECKING:
-    from ipyparallel import Client
-
-    from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
-    from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
-    from ddp_lessons.ranks.system.placement import Placement
+    from ddp_lessons.ranks.kernel.rank_processes import StartedCluster
 
 _LOG_LINES = 12
 
@@ -46,38 +42,30 @@ class UnsupervisedRankProcesses(RankProcesses):
     The processes of ranks that one of ipyparallel's launchers has started.
 
     Args:
-        supervisor, cluster, client, placement: The arguments of `RankProcesses`.
-        launcher: Name of the launcher in the registry.
+        started: The StartedCluster.
     """
 
-    has_supervisor: bool = False
+    is_supervised: bool = False
     _replace_s = clocks.REPLACE_ELSEWHERE_S
     _rank_from = ""  # variables in which the launcher gives each engine its number
 
-    def __init__(
-        self,
-        supervisor: SupervisorClient,
-        cluster: RanksCluster,
-        client: Client,
-        placement: Placement,
-        launcher: str,
-    ) -> None:
-        super().__init__(supervisor, cluster, client, placement)
-        self._launcher = launcher
+    def __init__(self, started: StartedCluster) -> None:
+        super().__init__(started)
+        self._launcher_name = started.launcher
         self._host_infos: dict[int, HostInfo] = {}  # of each rank
         # rank -> ipyparallel's launcher of its engine, if it has its own
-        self._launchers: dict[int, EngineLauncher] = {}
+        self._launcher_of_rank: dict[int, EngineLauncher] = {}
         self._kernel_host: Mapping[str, object] = {}
         self._places: dict[int, tuple[int, int]] = {}  # rank -> (number on its host, ranks there)
         self._loss = ""
         self._replaced: set[int] = set()  # being replaced, perhaps since an earlier attempt
         self._silent: set[int] = set()
         self.silent = self._silent
-        note_silent_ranks(client, self._silent)
-        self.on_this_machine = not LAUNCHERS[launcher].is_elsewhere
+        note_silent_ranks(started.client, self._silent)
+        self.on_this_machine = not RANK_LAUNCHERS[started.launcher].is_elsewhere
         if not self.on_this_machine:
-            # Hosts that share their homes share the profile, of which this is the private folder.
-            self.shared_folder = Path(cluster.profile_dir) / "security"
+            # Hosts that share home directories share the profile. This is its private folder.
+            self.shared_folder = Path(started.cluster.profile_dir) / "security"
 
     def launch(self, timeout_s: float) -> None:
         """
@@ -100,7 +88,7 @@ class UnsupervisedRankProcesses(RankProcesses):
             if not isinstance(error, LauncherError):
                 said = f"{type(error).__name__}: {error}"
             raise StartFailed(
-                f"Ranks could not be started: launcher={self._launcher!r} failed with {said}. "
+                f"Ranks could not be started: launcher={self._launcher_name!r} failed with {said}. "
                 f"{self._next_step()}"
             ) from error
         return engine_set
@@ -153,7 +141,8 @@ class UnsupervisedRankProcesses(RankProcesses):
 
     def _log_tail(self, ranks: Collection[int]) -> str:
         lines = self._engine_output().strip().splitlines()[-_LOG_LINES:]
-        return "".join(f"\n  {self._launcher}: {line}" for line in lines) + ("\n" if lines else "")
+        shown = "".join(f"\n  {self._launcher_name}: {line}" for line in lines)
+        return shown + ("\n" if lines else "")
 
     def _ended_early(self, rank: int) -> bool:
         return self._engine_set is not None and not self._engine_set.running
@@ -163,7 +152,7 @@ class UnsupervisedRankProcesses(RankProcesses):
     def _ask_host_infos(self, ranks: Collection[int]) -> None:
         file = self._cluster.controller.connection_files["client"]
         here = self._kernel_host = host_info(file)
-        time_limit = LoadAwareTimeout(clocks.HOME_S, self._startup_pids)
+        time_limit = LoadAwareTimeout(clocks.HOST_INFO_S, self._startup_pids)
         found = ask_hosts_of_ranks(self._client, ranks, file, time_limit)
         if silent := [rank for rank in ranks if rank not in found]:
             raise StartFailed(
@@ -174,19 +163,19 @@ class UnsupervisedRankProcesses(RankProcesses):
         for rank, there in found.items():
             self._check(rank, there, here)
         self._host_infos.update(found)
-        self._note_launchers(found)
+        self._note_launcher_of_rank(found)
         count_ranks_by_host(self._client, self._host_infos, self._places, ranks)
 
-    def _note_launchers(self, homes: Mapping[int, HostInfo]) -> None:
+    def _note_launcher_of_rank(self, host_infos: Mapping[int, HostInfo]) -> None:
         # A launcher knows its process by its id, but a process on another host may have the same.
-        for rank, there in homes.items():
-            held = list(self._launchers.values())
+        for rank, there in host_infos.items():
+            held = list(self._launcher_of_rank.values())
             free = [one for one in self._all_launchers() if one not in held]
             alike = [launcher for launcher in free if launcher.pid == there["pid"]]
             host = short_name(there["host"])
             named = [one for one in alike if short_name(getattr(one, "hostname", "")) == host]
             if named or alike:
-                self._launchers[rank] = (named or alike)[0]
+                self._launcher_of_rank[rank] = (named or alike)[0]
 
     def _all_launchers(self) -> list[EngineLauncher]:
         sets = self._cluster.engines.values()
@@ -294,7 +283,7 @@ class UnsupervisedRankProcesses(RankProcesses):
         """
         Remove the launcher of a dead rank, so that nothing waits for the rank's process any more.
         """
-        mine = self._launchers.pop(rank, None)
+        mine = self._launcher_of_rank.pop(rank, None)
         for engine_set in self._cluster.engines.values():
             for key, launcher in list(getattr(engine_set, "launchers", {}).items()):
                 if launcher is mine:
