@@ -7,6 +7,11 @@ without it. `ddp-lessons doctor` lists the names that are gone. A test holds tha
 uses one.
 """
 
-from ddp_lessons.private.reaching import PRIVATE_NAMES, PrivateName, missing_names, reaches
+from ddp_lessons.private.reaching import (
+    PRIVATE_NAMES,
+    PrivateName,
+    missing_names,
+    uses_private_name,
+)
 
-__all__ = ["PRIVATE_NAMES", "PrivateName", "missing_names", "reaches"]
+__all__ = ["PRIVATE_NAMES", "PrivateName", "missing_names", "uses_private_name"]

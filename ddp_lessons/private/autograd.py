@@ -7,16 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ddp_lessons.private.reaching import reaches
+from ddp_lessons.private.reaching import uses_private_name
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn.parallel import DistributedDataParallel
 
 
-@reaches(
+@uses_private_name(
     "torch.autograd.Variable._execution_engine.queue_callback",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="our DDP, ZeRO and FSDP cannot wait for their communication at the end of a backward pass",
 )
 def call_after_backward(callback: Callable[[], None]) -> None:
@@ -30,9 +30,9 @@ def call_after_backward(callback: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
-@reaches(
+@uses_private_name(
     "torch._C._current_graph_task_id",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a trace cannot tell which backward pass a call belongs to",
 )
 def current_backward() -> Callable[[], int]:
@@ -44,9 +44,9 @@ def current_backward() -> Callable[[], int]:
     return torch._C._current_graph_task_id
 
 
-@reaches(
+@uses_private_name(
     "torch.Tensor._backward_hooks",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a trace shows gradients as ready after the communication that they started",
 )
 def put_hook_first(parameter: Tensor, hook_id: int) -> None:
@@ -64,9 +64,9 @@ def put_hook_first(parameter: Tensor, hook_id: int) -> None:
     hooks.update([(hook_id, mine), *others])
 
 
-@reaches(
+@uses_private_name(
     "torch.nn.parallel.DistributedDataParallel._get_ddp_logging_data",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="lesson 06 cannot show the buckets of DDP and the times of its backward pass",
 )
 def ddp_logging_data(model: DistributedDataParallel) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ddp_lessons.private.reaching import reaches
+from ddp_lessons.private.reaching import uses_private_name
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode
 
 
-@reaches(
+@uses_private_name(
     "torch._C._dispatch_keyset_full_after",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a trace cannot see collectives, so pictures and most checks do not work",
 )
 def redispatch_below_backend_select(overload: OpOverload) -> Callable[..., Any]:
@@ -40,9 +40,9 @@ def redispatch_below_backend_select(overload: OpOverload) -> Callable[..., Any]:
     return lambda keyset, *args: redispatch(keyset & below, *args)
 
 
-@reaches(
+@uses_private_name(
     "torch.library.Library._destroy",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="kernels of a trace stay in torch's dispatcher when the trace is closed",
 )
 def destroy_library(library: Any) -> None:
@@ -52,9 +52,9 @@ def destroy_library(library: Any) -> None:
     library._destroy()
 
 
-@reaches(
+@uses_private_name(
     "torch._C.Future",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a trace cannot see waits for a future",
 )
 def future_class() -> type[Future[Any]]:
@@ -67,9 +67,9 @@ def future_class() -> type[Future[Any]]:
     return torch._C.Future
 
 
-@reaches(
+@uses_private_name(
     "torch._C._collect_all",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a trace cannot see waits for `torch.futures.collect_all`",
 )
 def collect_all_owner() -> tuple[ModuleType, str]:
@@ -82,9 +82,9 @@ def collect_all_owner() -> tuple[ModuleType, str]:
     return torch._C, "_collect_all"
 
 
-@reaches(
+@uses_private_name(
     "torch.distributed.ProcessGroup._end_coalescing",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a trace cannot see messages that `batch_isend_irecv` sends by NCCL",
 )
 def end_coalescing_owner() -> tuple[type[ProcessGroup], str]:
@@ -97,9 +97,9 @@ def end_coalescing_owner() -> tuple[type[ProcessGroup], str]:
     return ProcessGroup, "_end_coalescing"
 
 
-@reaches(
+@uses_private_name(
     "torch.ops._c10d_functional.wait_tensor",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a trace cannot see waits for functional collectives",
 )
 def wait_tensor_operation() -> tuple[str, str, OpOverload]:
@@ -111,9 +111,9 @@ def wait_tensor_operation() -> tuple[str, str, OpOverload]:
     return "_c10d_functional", "wait_tensor", torch.ops._c10d_functional.wait_tensor.default
 
 
-@reaches(
+@uses_private_name(
     "torch.utils._python_dispatch.TorchDispatchMode",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="checks cannot see an answer that uses a tensor before its message has arrived",
 )
 def dispatch_mode() -> type[TorchDispatchMode]:
@@ -125,9 +125,9 @@ def dispatch_mode() -> type[TorchDispatchMode]:
     return TorchDispatchMode
 
 
-@reaches(
+@uses_private_name(
     "torch._ops.OpOverload()._schema",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="checks cannot tell which arguments an operation writes to",
 )
 def schema_of(overload: OpOverload) -> FunctionSchema:
@@ -137,9 +137,9 @@ def schema_of(overload: OpOverload) -> FunctionSchema:
     return overload._schema
 
 
-@reaches(
+@uses_private_name(
     "torch.utils._pytree.tree_leaves",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="our DDP and FSDP cannot find the tensors in what a model takes and returns",
 )
 def tree_leaves(value: object) -> list[Any]:
@@ -151,9 +151,9 @@ def tree_leaves(value: object) -> list[Any]:
     return torch.utils._pytree.tree_leaves(value)
 
 
-@reaches(
+@uses_private_name(
     "torch.utils._pytree.tree_map",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="our FSDP cannot change the dtype of what a model takes and returns",
 )
 def tree_map(function: Callable[[Any], object], value: object) -> Any:

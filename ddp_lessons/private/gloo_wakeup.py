@@ -25,7 +25,7 @@ import os
 import struct
 from pathlib import Path
 
-from ddp_lessons.private.reaching import note_name
+from ddp_lessons.private.reaching import register_probed_name
 
 _CLASS = "N4gloo9transport3tcp13UnboundBuffer"  # the class's name, as C++ compilers mangle it
 _TABLE = f"_ZTV{_CLASS}E"
@@ -152,9 +152,9 @@ def _word_at(memory: int, address: int) -> int | None:
         return None  # the word is no valid address
 
 
-note_name(
+register_probed_name(
     "torch.lib.libtorch_cpu.UnboundBuffer::abortWaitSend",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="Stop in the middle of a training replaces one rank in ten, whose variables are lost",
     probe=lambda: _gloo() is not None,
 )

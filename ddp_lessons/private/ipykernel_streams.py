@@ -7,16 +7,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ddp_lessons.private.reaching import reaches
+from ddp_lessons.private.reaching import uses_private_name
 
 if TYPE_CHECKING:
     from ipykernel.iostream import OutStream
     from IPython.core.interactiveshell import InteractiveShell
 
 
-@reaches(
+@uses_private_name(
     "ipykernel.iostream.OutStream()._fid",
-    oldest="ipykernel 7.3",
+    oldest_promised="ipykernel 7.3",
     lost="what C++ code and child processes print may come after the cell has ended",
 )
 def pipe_of(stream: OutStream) -> int | None:
@@ -27,9 +27,9 @@ def pipe_of(stream: OutStream) -> int | None:
     return descriptor
 
 
-@reaches(
+@uses_private_name(
     "ipykernel.iostream.OutStream()._original_stdstream_copy",
-    oldest="ipykernel 7.3",
+    oldest_promised="ipykernel 7.3",
     lost="the log of a rank lacks what C++ code and child processes print",
 )
 def log_descriptor(stream: OutStream) -> int:
@@ -39,9 +39,9 @@ def log_descriptor(stream: OutStream) -> int:
     return int(stream._original_stdstream_copy)
 
 
-@reaches(
+@uses_private_name(
     "ipykernel.iostream.OutStream()._original_stdstream_fd",
-    oldest="ipykernel 7.3",
+    oldest_promised="ipykernel 7.3",
     lost="what a process prints that a cell has forked is not shown",
 )
 def own_descriptor(stream: OutStream) -> int:
@@ -51,9 +51,9 @@ def own_descriptor(stream: OutStream) -> int:
     return int(stream._original_stdstream_fd)
 
 
-@reaches(
+@uses_private_name(
     "ipykernel.iostream.OutStream._is_master_process",
-    oldest="ipykernel 7.3",
+    oldest_promised="ipykernel 7.3",
     lost="what a process prints that a cell has forked is not shown",
 )
 def is_of_this_process(stream: OutStream) -> bool:
@@ -63,9 +63,9 @@ def is_of_this_process(stream: OutStream) -> bool:
     return bool(stream._is_master_process())
 
 
-@reaches(
+@uses_private_name(
     "ipykernel.iostream.OutStream()._buffers",
-    oldest="ipykernel 7.3",
+    oldest_promised="ipykernel 7.3",
     lost="each cell takes 1 ms longer",
 )
 def has_unsent_text(stream: OutStream) -> bool:
@@ -75,9 +75,9 @@ def has_unsent_text(stream: OutStream) -> bool:
     return bool(stream._buffers)
 
 
-@reaches(
+@uses_private_name(
     "IPython.core.interactiveshell.InteractiveShell._showtraceback",
-    oldest="IPython 9.0",
+    oldest_promised="IPython 9.0",
     lost="an error of a rank that was released is shown with a traceback of ours",
 )
 def show_error_lines(

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from ddp_lessons.private.reaching import reaches
+from ddp_lessons.private.reaching import uses_private_name
 
 if TYPE_CHECKING:
     from ipyparallel import Client, DirectView
     from zmq.eventloop.zmqstream import ZMQStream
 
 
-@reaches(
+@uses_private_name(
     "ipyparallel.Client()._engines",
-    oldest="ipyparallel 9.2",
+    oldest_promised="ipyparallel 9.2",
     lost="the kernel cannot ask ranks where they are while they run a cell, so a deadlock hangs",
 )
 def identity_of(client: Client, rank: int) -> str | None:
@@ -28,9 +28,9 @@ def identity_of(client: Client, rank: int) -> str | None:
     return identity
 
 
-@reaches(
+@uses_private_name(
     "ipyparallel.Client()._control_stream",
-    oldest="ipyparallel 9.2",
+    oldest_promised="ipyparallel 9.2",
     lost="the kernel cannot ask ranks where they are while they run a cell, so a deadlock hangs",
 )
 def send_control(
@@ -50,9 +50,9 @@ def send_control(
     return client._send(client._control_stream, request, content=content, ident=identity.encode())
 
 
-@reaches(
+@uses_private_name(
     "ipyparallel.Client()._query_stream",
-    oldest="ipyparallel 9.2",
+    oldest_promised="ipyparallel 9.2",
     lost="the controller hears of a rank's death by its heartbeat alone, seconds later",
 )
 def report_death(client: Client, rank: int) -> None:
@@ -62,9 +62,9 @@ def report_death(client: Client, rank: int) -> None:
     client._send(client._query_stream, "unregistration_request", content={"id": rank})
 
 
-@reaches(
+@uses_private_name(
     "ipyparallel.Client()._io_loop",
-    oldest="ipyparallel 9.2",
+    oldest_promised="ipyparallel 9.2",
     lost="cells cannot be sent to ranks",
 )
 def run_in_client_thread(client: Client, function: Callable[..., object], *args: object) -> None:
@@ -74,9 +74,9 @@ def run_in_client_thread(client: Client, function: Callable[..., object], *args:
     client._io_loop.add_callback(function, *args)
 
 
-@reaches(
+@uses_private_name(
     "ipyparallel.Client()._io_thread",
-    oldest="ipyparallel 9.2",
+    oldest_promised="ipyparallel 9.2",
     lost="a cell that is sent while the client closes waits for ever",
 )
 def client_thread_is_alive(client: Client) -> bool:
@@ -86,9 +86,9 @@ def client_thread_is_alive(client: Client) -> bool:
     return bool(client._io_thread.is_alive())
 
 
-@reaches(
+@uses_private_name(
     "ipyparallel.Client()._mux_stream",
-    oldest="ipyparallel 9.2",
+    oldest_promised="ipyparallel 9.2",
     lost="cells cannot be sent to ranks",
 )
 def cell_stream(client: Client) -> ZMQStream:
@@ -98,9 +98,9 @@ def cell_stream(client: Client) -> ZMQStream:
     return client._mux_stream
 
 
-@reaches(
+@uses_private_name(
     "ipyparallel.Client()._outstanding_dict",
-    oldest="ipyparallel 9.2",
+    oldest_promised="ipyparallel 9.2",
     lost="`ranks.status()` cannot say which ranks are busy",
 )
 def has_unanswered_requests(client: Client, rank: int) -> bool:
@@ -110,9 +110,9 @@ def has_unanswered_requests(client: Client, rank: int) -> bool:
     return bool(client._outstanding_dict[client._engines.get(rank)])
 
 
-@reaches(
+@uses_private_name(
     "ipyparallel.Client()._notification_handlers",
-    oldest="ipyparallel 9.2",
+    oldest_promised="ipyparallel 9.2",
     lost="a message cannot say that a rank's host does not answer",
 )
 def notification_handlers(client: Client) -> dict[str, Callable[[dict[str, Any]], None]]:
@@ -125,9 +125,9 @@ def notification_handlers(client: Client) -> dict[str, Callable[[dict[str, Any]]
     return handlers
 
 
-@reaches(
+@uses_private_name(
     "ipyparallel.Client()._queue_handlers",
-    oldest="ipyparallel 9.2",
+    oldest_promised="ipyparallel 9.2",
     lost="a view that returns an object of a class that only ranks know waits for ever",
 )
 def reply_handlers(client: Client) -> dict[str, Callable[[dict[str, Any]], None]]:
@@ -138,9 +138,9 @@ def reply_handlers(client: Client) -> dict[str, Callable[[dict[str, Any]], None]
     return handlers
 
 
-@reaches(
+@uses_private_name(
     "ipyparallel.Client()._futures",
-    oldest="ipyparallel 9.2",
+    oldest_promised="ipyparallel 9.2",
     lost="a view that returns an object of a class that only ranks know waits for ever",
 )
 def end_request(client: Client, request: str, result: object) -> None:
@@ -156,9 +156,9 @@ def end_request(client: Client, request: str, result: object) -> None:
     client._futures[request].set_result(result)
 
 
-@reaches(
+@uses_private_name(
     "ipyparallel.DirectView()._socket",
-    oldest="ipyparallel 9.2",
+    oldest_promised="ipyparallel 9.2",
     lost="views of some of the ranks cannot be made",
 )
 def socket_of_view(view: DirectView) -> ZMQStream:

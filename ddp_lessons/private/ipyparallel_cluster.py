@@ -8,7 +8,7 @@ from threading import Thread
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ddp_lessons.private.reaching import reaches
+from ddp_lessons.private.reaching import uses_private_name
 
 if TYPE_CHECKING:
     from ipyparallel import Cluster
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ipyparallel.engine.app import IPEngine
 
 
-@reaches(
+@uses_private_name(
     "ipyparallel.Cluster()._thread_loop",
-    oldest="ipyparallel 9.2",
+    oldest_promised="ipyparallel 9.2",
     lost="a thread of each set of ranks is left in the kernel",
 )
 def end_cluster_thread(cluster: Cluster, thread: Thread, *, begins_within_s: float) -> None:
@@ -36,9 +36,9 @@ def end_cluster_thread(cluster: Cluster, thread: Thread, *, begins_within_s: flo
         cluster._thread_loop.close()
 
 
-@reaches(
+@uses_private_name(
     "ipyparallel.cluster.launcher.LocalProcessLauncher()._popen_process",
-    oldest="ipyparallel 9.2",
+    oldest_promised="ipyparallel 9.2",
     lost="the end of mpiexec is noticed seconds later, by the heartbeat",
 )
 def has_ended(launcher: LocalProcessLauncher) -> bool:
@@ -48,9 +48,9 @@ def has_ended(launcher: LocalProcessLauncher) -> bool:
     return launcher._popen_process.poll() is not None
 
 
-@reaches(
+@uses_private_name(
     "ipyparallel.engine.app.IPEngine._signal_stop",
-    oldest="ipyparallel 9.2",
+    oldest_promised="ipyparallel 9.2",
     lost="a rank that is stopped politely ends without its exit functions",
 )
 def stop_engine(engine: IPEngine, signum: int, frame: FrameType | None) -> None:

@@ -22,7 +22,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ddp_lessons.private.reaching import note_name
+from ddp_lessons.private.reaching import register_probed_name
 
 _COMPILER = "torch._dynamo"
 _CACHE = "__dynamo_disable"  # attribute in which torch caches a function's uncompiled version
@@ -176,9 +176,9 @@ class _UnaskedUtils:
         return getattr(importlib.import_module(f"{_COMPILER}.utils"), name)
 
 
-note_name(
+register_probed_name(
     "torch._compile._disable_dynamo.inner",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a rank's first DDP model takes a second longer, and a rank that trains 80 MiB more",
     probe=lambda: _nested_code("torch._compile", "_disable_dynamo", "inner") is not None,
 )

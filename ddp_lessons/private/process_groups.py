@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ddp_lessons.private.reaching import reaches
+from ddp_lessons.private.reaching import uses_private_name
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -28,9 +28,9 @@ def _c10d() -> ModuleType:
     return torch.distributed.distributed_c10d
 
 
-@reaches(
+@uses_private_name(
     _WORLD,
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="ranks cannot be released, leave their groups or join new ones, so no ranks start",
 )
 def group_tables() -> _World:
@@ -116,23 +116,23 @@ def set_group_count(count: int) -> None:
     group_tables().group_count = count
 
 
-@reaches(
+@uses_private_name(
     "torch.distributed.distributed_c10d._update_default_pg",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a check cannot run an answer on fewer ranks than there are",
 )
 def set_default_group(group: ProcessGroup | None) -> None:
     """
     Make a group the default one. None: there is no default group.
 
-    torch sets the default group in `init_process_group` alone.
+    torch's public functions set it only while they make, destroy or shrink groups.
     """
     _c10d()._update_default_pg(group)
 
 
-@reaches(
+@uses_private_name(
     "torch.distributed.distributed_c10d._get_default_store",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="lesson 14's queues and some checks cannot use the store of the default group",
 )
 def default_store() -> Store:
@@ -142,9 +142,9 @@ def default_store() -> Store:
     return _c10d()._get_default_store()
 
 
-@reaches(
+@uses_private_name(
     "torch.distributed.distributed_c10d._unregister_all_process_groups",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a rank that was released while it left its group cannot join another one",
 )
 def forget_all_groups() -> None:
@@ -163,9 +163,9 @@ def forget_all_groups() -> None:
     table.group_count = 0
 
 
-@reaches(
+@uses_private_name(
     "torch.distributed.ProcessGroup._get_sequence_number_for_group",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="the table of a stalled cell cannot say which collective a rank called last",
 )
 def sequence_number(group: Any) -> int:
@@ -177,9 +177,9 @@ def sequence_number(group: Any) -> int:
     return int(group._get_sequence_number_for_group())
 
 
-@reaches(
+@uses_private_name(
     "torch.distributed.Work._get_op_type",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="the table of a stalled cell cannot say which call a handle stands for",
 )
 def operation_number(work: Work) -> int:
@@ -189,9 +189,9 @@ def operation_number(work: Work) -> int:
     return int(work._get_op_type())  # type: ignore[attr-defined]
 
 
-@reaches(
+@uses_private_name(
     "torch.distributed.Work._source_rank",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a trace cannot say which rank sent what `recv` got from any rank",
 )
 def source_rank(work: Work) -> int:
@@ -201,9 +201,9 @@ def source_rank(work: Work) -> int:
     return int(work._source_rank())
 
 
-@reaches(
+@uses_private_name(
     "torch.distributed.ProcessGroup._get_backend",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a rank that waits for a peer on a GPU cannot be released, so its variables are lost",
 )
 def abort_nccl() -> None:
@@ -230,9 +230,9 @@ def abort_nccl() -> None:
             backends[0]._group_end()  # type: ignore[attr-defined]
 
 
-@reaches(
+@uses_private_name(
     "torch._C._distributed_c10d.FakeProcessGroup._create_internal",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a check cannot simulate a world of more ranks than run",
 )
 def make_fake(
@@ -284,9 +284,9 @@ def remove_group(group: ProcessGroup) -> None:
 _RECORDERS = ("_dump_fr_trace", "_dump_nccl_trace")
 
 
-@reaches(
+@uses_private_name(
     "torch._C._distributed_c10d._dump_fr_trace",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a deadlock's message cannot say which collective is missing",
 )
 def dump_flight_recorders(*, with_stacks: bool, only_active: bool = False) -> list[bytes]:

@@ -21,19 +21,19 @@ class PrivateName:
     Describe a private or undocumented name of another package.
 
     Args:
-        name: Dotted path from the package on. `()` stands behind a class whose instances have the
-            name, such as `ipyparallel.Client()._engines`.
-        oldest: The oldest version of the package, among those the course promises, that has it.
+        name: Dotted path from the package on. If only instances of a class have the name, the path
+            is written `package.Class()._name`.
+        oldest_promised: The oldest version that the course promises, which has the name.
         lost: The promise of the course that is weaker without the name, as a clause.
         probe: Function that returns whether the name is there, where it is no Python attribute.
-        later: The dotted path that newer versions have in place of `name`, if they renamed it.
+        renamed_to: The dotted path that newer versions have in place of `name`, if they renamed it.
     """
 
     name: str
-    oldest: str
+    oldest_promised: str
     lost: str
     probe: Callable[[], bool] | None = None
-    later: str | None = None
+    renamed_to: str | None = None
 
     @property
     def package(self) -> str:
@@ -51,14 +51,14 @@ class PrivateName:
 
     def is_there(self) -> bool:
         """
-        Return whether the installed package has the name, or the later one. A name of instances
+        Return whether the installed package has the name, or the newer one. A name of instances
         counts as there.
         """
         if self.probe is not None:
             return self.probe()
         if self.is_of_instances:
             return True
-        return any(_leads_somewhere(path) for path in (self.later, self.name) if path)
+        return any(_leads_somewhere(path) for path in (self.renamed_to, self.name) if path)
 
 
 def _leads_somewhere(path: str) -> bool:
@@ -81,20 +81,20 @@ Every private name that the course uses: its dotted path -> the PrivateName.
 """
 
 
-def reaches(
-    name: str, *, oldest: str, lost: str, later: str | None = None
+def uses_private_name(
+    name: str, *, oldest_promised: str, lost: str, renamed_to: str | None = None
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """
     Mark a function as the one way to a private name.
 
     Args:
-        name, oldest, lost, later: The fields of the PrivateName.
+        name, oldest_promised, lost, renamed_to: The fields of the PrivateName.
 
     Returns:
         Callable: A decorator. The decorated function raises PrivateNameGone in place of an
         AttributeError or ImportError.
     """
-    PRIVATE_NAMES[name] = PrivateName(name, oldest, lost, later=later)
+    PRIVATE_NAMES[name] = PrivateName(name, oldest_promised, lost, renamed_to=renamed_to)
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(function)
@@ -102,36 +102,37 @@ def reaches(
             try:
                 return function(*args, **kwargs)
             except (AttributeError, ImportError) as error:
-                raise PrivateNameGone(_sentence(PRIVATE_NAMES[name])) from error
+                raise PrivateNameGone(_gone_message(PRIVATE_NAMES[name])) from error
 
         return reached
 
     return decorate
 
 
-def note_name(name: str, *, oldest: str, lost: str, probe: Callable[[], bool]) -> None:
+def register_probed_name(
+    name: str, *, oldest_promised: str, lost: str, probe: Callable[[], bool]
+) -> None:
     """
-    Note a private name that is no attribute of Python, without which the course goes on.
+    Register a private name that only a probe can find. The course also runs without it.
 
     Args:
-        name, oldest, lost, probe: The fields of the PrivateName.
+        name, oldest_promised, lost, probe: The fields of the PrivateName.
     """
-    PRIVATE_NAMES[name] = PrivateName(name, oldest, lost, probe)
+    PRIVATE_NAMES[name] = PrivateName(name, oldest_promised, lost, probe)
 
 
-def _sentence(name: PrivateName) -> str:
+def _gone_message(name: PrivateName) -> str:
     import importlib.metadata  # takes 20 ms, and every rank would import it
 
     try:
         version = importlib.metadata.version(name.package)
     except importlib.metadata.PackageNotFoundError:
         version = "no version"
-    later = f", or with the later `{name.later}`" if name.later else ""
+    newer = f" and without `{name.renamed_to}`" if name.renamed_to else ""
     return (
-        f"`{name.name}` is gone: expected a {name.package} with this private name, as "
-        f"{name.oldest} has it{later} (got {name.package} {version}). Without it, {name.lost}. "
-        f"Install the version in requirements.lock, or see CONTRIBUTING, "
-        '"When a private name is gone".'
+        f"`{name.name}` is gone: expected a private name that {name.oldest_promised} has "
+        f"(got {name.package} {version} without it{newer}). Therefore {name.lost}. Install the "
+        f'version in requirements.lock, or see CONTRIBUTING, "When a private name is gone".'
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from ddp_lessons.private.reaching import reaches
+from ddp_lessons.private.reaching import uses_private_name
 
 if TYPE_CHECKING:
     from torch import Tensor, UntypedStorage
@@ -29,9 +29,9 @@ class ArchiveReader(Protocol):
         """
 
 
-@reaches(
+@uses_private_name(
     "torch.Tensor._indices",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a trace cannot count the bytes of a sparse gradient",
 )
 def sparse_parts(tensor: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,9 +42,9 @@ def sparse_parts(tensor: Tensor) -> tuple[Tensor, Tensor]:
     return tensor._indices(), tensor._values()
 
 
-@reaches(
+@uses_private_name(
     "torch.UntypedStorage._cdata",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="tasks of lesson 15 cannot count the bytes that an answer holds",
 )
 def address_of(storage: UntypedStorage) -> int:
@@ -54,9 +54,9 @@ def address_of(storage: UntypedStorage) -> int:
     return int(storage._cdata)
 
 
-@reaches(
+@uses_private_name(
     "torch.UntypedStorage._new_with_weak_ptr",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="tasks of lesson 15 cannot count the bytes that an answer holds",
 )
 def storage_at(address: int) -> UntypedStorage | None:
@@ -71,9 +71,9 @@ def storage_at(address: int) -> UntypedStorage | None:
     return torch.UntypedStorage._new_with_weak_ptr(address)
 
 
-@reaches(
+@uses_private_name(
     "torch._C.PyTorchFileReader",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a sharded checkpoint is loaded through a second copy in memory",
 )
 def archive_reader(file: IO[bytes]) -> ArchiveReader:
@@ -85,9 +85,9 @@ def archive_reader(file: IO[bytes]) -> ArchiveReader:
     return torch._C.PyTorchFileReader(file)  # type: ignore[return-value]  # lacks an offset
 
 
-@reaches(
+@uses_private_name(
     "torch.distributed.checkpoint.FileSystemReader._slice_file",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a sharded checkpoint is loaded through a second copy in memory",
 )
 def slice_of(reader: FileSystemReader, file: IO[bytes], info: _StorageInfo) -> IO[bytes]:
@@ -102,9 +102,9 @@ def slice_of(reader: FileSystemReader, file: IO[bytes], info: _StorageInfo) -> I
     return reader._slice_file(file, info)
 
 
-@reaches(
+@uses_private_name(
     "torch.distributed.checkpoint._traverse.set_element",
-    oldest="torch 2.11",
+    oldest_promised="torch 2.11",
     lost="a sharded checkpoint cannot be loaded into nested dictionaries",
 )
 def set_element(tree: dict[str, Any], path: tuple[str | int, ...], value: object) -> None:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup
 
 from ddp_lessons.checks.kit.on_rank.premature_use import PrematureUse
+from ddp_lessons.private import process_groups
 
 TAKES = {
     "add": lambda room: room[0] + 1,
@@ -39,15 +40,15 @@ WRITES_NOTHING = {
 @pytest.fixture(autouse=True)
 def _group_of_two():
     # torch's fake group: every call returns at once.
-    c10d, kind = dist.distributed_c10d, dist.ProcessGroup.BackendType.CUSTOM
+    kind = dist.ProcessGroup.BackendType.CUSTOM
     group = dist.ProcessGroup(dist.HashStore(), 0, 2)
     fake = FakeProcessGroup._create_internal(0, 2)
     group._register_backend(torch.device("cpu"), kind, fake)
     group._set_default_backend(kind)
     group._set_group_name("of two")
-    c10d._update_default_pg(group)
+    process_groups.set_default_group(group)
     yield
-    c10d._update_default_pg(None)
+    process_groups.set_default_group(None)
 
 
 def early_use(message, use):

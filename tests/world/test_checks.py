@@ -13,7 +13,8 @@ from ddp_lessons.checks.kit.checking import run_and_judge
 from ddp_lessons.checks.kit.deadline import Deadline
 from ddp_lessons.checks.kit.on_rank.rank_record import Call, RankRecord
 from ddp_lessons.checks.kit.task_registry import find_task
-from ddp_lessons.errors import CellFailed, WrongAnswer
+from ddp_lessons.errors import CellFailed, PrivateNameGone, WrongAnswer
+from ddp_lessons.ranks.diagnosis.cell_report import RAISED, Outcome
 from ddp_lessons.ranks.kernel.cells import run_cell
 from ddp_lessons.trace.events import COLLECTIVE, Event
 
@@ -186,6 +187,16 @@ def test_a_deadlock_is_told_as_one_also_when_the_time_is_over(is_late):
     error = CellFailed("Deadlock: ranks 0 and 1 wait for each other.")
     found = wrong_end(find_task("02.1"), Case(2), error, {}, is_late, ["", ""])
     assert found.mistake == "deadlock"
+
+
+def test_a_private_name_that_is_gone_is_no_fault_of_the_answer():
+    """
+    If the course's own code lacks a private name of torch, the check says so, and gives the learner
+    no hint about the answer.
+    """
+    outcome = Outcome(RAISED, ename="PrivateNameGone", evalue="`torch._x` is gone")
+    with pytest.raises(PrivateNameGone, match=r"torch\._x"):
+        wrong_end(find_task("02.1"), Case(2), CellFailed("raised"), {0: outcome}, False, ["", ""])
 
 
 @pytest.mark.parametrize("name", ANSWERS)

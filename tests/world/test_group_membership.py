@@ -51,8 +51,9 @@ def test_ranks_join_anew_though_an_interrupt_has_cut_their_leaving_short():
     ranks = start_ranks(2)
     try:
         run_cell(ranks, "import torch, torch.distributed as dist\nkept = dist.get_rank()")
-        run_cell(ranks, "c10d = dist.distributed_c10d\nc10d._update_default_pg(None)")
-        run_cell(ranks, "c10d._world.pg_map.clear()")
+        run_cell(ranks, "from ddp_lessons.private import process_groups")
+        run_cell(ranks, "process_groups.set_default_group(None)")
+        run_cell(ranks, "process_groups.group_tables().pg_map.clear()")
         ranks.recover()
         run_cell(ranks, "sum_ = torch.ones(1)\ndist.all_reduce(sum_)\nassert sum_.item() == 2")
         assert ranks.view["kept"] == [0, 1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from ddp_lessons.checks.kit.judging import CaseResult, printed_lines, wrong
-from ddp_lessons.errors import RankDied, WrongAnswer
+from ddp_lessons.errors import PrivateNameGone, RankDied, WrongAnswer
 from ddp_lessons.ranks.diagnosis.cell_report import DIED, RAISED, Outcome, raised_message
 
 if TYPE_CHECKING:
@@ -68,8 +68,14 @@ def wrong_end(
         outcomes: {rank: Outcome}.
         is_late: Whether the deadline passed.
         printed: The text that each rank printed, in rank order.
+
+    Raises:
+        PrivateNameGone: The course's own code needs a name that the installed packages lack.
     """
     raised = [outcome for outcome in outcomes.values() if outcome.kind == RAISED]
+    for outcome in raised:
+        if outcome.ename == PrivateNameGone.__name__:  # no fault of the answer
+            raise PrivateNameGone(outcome.evalue)
     if raised and all(BLANK in outcome.evalue for outcome in raised):
         what = f"{task.name} {BLANK}: the line that says so is still in it."
         if all(task.number not in outcome.evalue for outcome in raised):

@@ -282,9 +282,9 @@ def judge_private_names(machine):
     if not report.num_private_names:
         return Finding("private names", WARN, "not known: torch did not answer")
     if report.gone:
-        (name, lost), more = report.gone[0], len(report.gone) - 1
-        found = f"gone: {name}{f' and {more} more' if more else ''}; {lost}"
-        mend = "Install the versions of requirements.lock: pip install -r requirements.lock"
+        found = "gone: " + ", ".join(name.rpartition(".")[2] for name, _ in report.gone)
+        losses = "; ".join(dict.fromkeys(lost for _, lost in report.gone))
+        mend = f"Install the versions of requirements.lock. Under these, {losses}."
         return Finding("private names", WARN, found, mend)
     return Finding("private names", OK, f"all {report.num_private_names} are there")
 

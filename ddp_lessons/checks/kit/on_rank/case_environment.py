@@ -45,7 +45,7 @@ def find_group(size: int) -> dist.ProcessGroup | None:
 
 
 @contextmanager
-def default_group(size: int | None) -> Iterator[None]:
+def smaller_default_group(size: int | None) -> Iterator[None]:
     """
     Make the group of ranks 0 to size - 1 the default one in a `with` block. None: change nothing.
     """

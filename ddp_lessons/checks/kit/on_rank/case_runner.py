@@ -26,11 +26,11 @@ import torch.distributed as dist
 
 from ddp_lessons.checks.kit.cases import Case
 from ddp_lessons.checks.kit.on_rank.case_environment import (
-    default_group,
     find_group,
     fresh_store,
     names_of_groups,
     random_states,
+    smaller_default_group,
     usual_modes,
 )
 from ddp_lessons.checks.kit.on_rank.hash_order import noting_orders
@@ -181,7 +181,7 @@ def play(
         return
     with random_states(context), redirect_stdout(kept.printed), redirect_stderr(kept.printed):
         with (
-            default_group(context.world_size if task.in_group else None),
+            smaller_default_group(context.world_size if task.in_group else None),
             fresh_store(folder),
             names_of_groups(context),
             usual_modes(),
