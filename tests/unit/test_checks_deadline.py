@@ -3,11 +3,14 @@ The time limit of an answer: seconds in which its ranks waited for a core do not
 """
 
 import contextlib
+import os
 import threading
+from types import SimpleNamespace
 
 import pytest
 from waiting import HANGS_AFTER_S
 
+from ddp_lessons.checks.kit import checking
 from ddp_lessons.checks.kit.deadline import Deadline
 
 
@@ -51,6 +54,15 @@ def test_deadline_does_not_count_what_a_rank_waited_for_a_core():
     assert not told.deadline.is_over
     told.now += 3.0
     assert told.deadline.is_over
+
+
+def test_the_deadline_of_a_check_reads_the_kernel_too():
+    """
+    A check's time limit reads the kernel, too. In a crowd the kernel takes longer to find that
+    ranks wait for ever, and a deadlock would be called late.
+    """
+    ranks = SimpleNamespace(supervisor=SimpleNamespace(pids={0: 11, 1: 12}))
+    assert checking._processes_of(ranks) == [os.getpid(), 11, 12]
 
 
 def test_deadline_counts_what_a_rank_has_run():

@@ -14,7 +14,7 @@ _LOOK_EVERY_S = 0.1
 
 class Deadline:
     """
-    A clock for an answer, less the seconds for which a rank waited for a core.
+    A clock for an answer, less the seconds for which a rank or the kernel waited for a core.
 
     The waits of a rank are summed over its threads, so they may grow as fast as the clock, and an
     endless loop would never reach the limit. Therefore the seconds for which a rank's main thread
@@ -22,7 +22,7 @@ class Deadline:
 
     Args:
         limit_s: Seconds that the answer may take.
-        pids: Function without arguments that returns the process ids of the ranks.
+        pids: Function without arguments that returns the process ids of the ranks and the kernel.
         clock: Function that returns seconds.
         waited_s: Function from a process id to the seconds for which it has waited for a core.
         ran_s: Function from a process id to the seconds for which its main thread has run.
