@@ -43,6 +43,9 @@ ranks = start_ranks(4)
 # %% [markdown] tags=["predict"]
 # Five processes can now run your code: the kernel and four ranks. The `%%px` cell below has one
 # `print`. How many lines will you see? Put your number in place of the dots, and run the cell.
+#
+# The answer is folded away until the cells above it have run. (Outside of JupyterLab it may stay folded:
+# click on it.)
 
 # %% tags=["predict"]
 predict("lines", ...)

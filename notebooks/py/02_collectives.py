@@ -161,73 +161,33 @@ exchange_picture("gather", ranks.view["own_entry"], ranks.view["gathered"])
 
 # %% [markdown] tags=["explain"]
 # So each of the four collectives writes into tensors that you bring. `broadcast` and `reduce` have no
-# other tensor for the result, so they overwrite yours: **clone it first if you still need it.** But what
-# if such a tensor is a column of a matrix?
-#
-# A tensor is **contiguous** if its numbers lie side by side in memory, in order. A column is not
-# contiguous, because the rest of a row lies between two of its numbers:
-#
-# ```text
-# matrix     its memory
-#  1  2
-#  3  4      1  2  3  4  5  6
-#  5  6      ^     ^     ^       the column matrix[:, 0]
-# ```
-#
-# Gloo does not know of these gaps. A column has three numbers, so the root reads, and the other ranks
-# write, three numbers side by side. They begin at the column's first number.
+# other tensor for the result, so they overwrite yours: **clone it first if you still need it.**
 
 # %% [markdown] tags=["predict"]
-# Rank 0 holds the matrix of the drawing, and the other ranks have one full of zeros. All ranks broadcast its first
-# column from rank 0, as it is. What does rank 3 hold afterwards?
-#
-# - (a) `[[1, 0], [3, 0], [5, 0]]`
-# - (b) `[[1, 0], [2, 0], [3, 0]]`
-# - (c) `[[1, 2], [3, 0], [0, 0]]`
+# Rank r holds 10^r again. All ranks broadcast from rank 2, and then reduce the same tensor to rank 0.
+# Which number does rank 0 hold?
 
 # %% tags=["predict"]
-predict("matrix_of_rank_three", "...")
+predict("sum_on_rank_zero", ...)
 
-# %% tags=["break"]
+# %% tags=["run"]
 # %%px
-matrix = torch.arange(1, 7, device=device).view(3, 2)
-if rank != 0:
-    matrix = torch.zeros_like(matrix)
-dist.broadcast(matrix[:, 0], src=0)
-print(matrix.tolist())
+tensor = torch.tensor([10**rank], device=device)
+dist.broadcast(tensor, src=2)
+dist.reduce(tensor, dst=0)
+if rank == 0:
+    print(tensor.item())
 
 # %% [markdown] tags=["read"]
-# The answer is (c), and no error was raised. Rank 0 read 1 2 3, which is not its column. The other
-# ranks wrote these three numbers side by side: over the first row, and over the first number of the
-# second row. So the 2 overwrote a number of the other column, and the last row was not reached.
-#
-# With Gloo we saw the same from `scatter`, `reduce` and `all_reduce`, whereas `send` raises an error.
-# With NCCL a collective should raise an error, because torch checks its tensors there. We did not run
-# that.
-#
-# A transposed matrix and a slice of columns are not contiguous either; `tensor.is_contiguous()`
-# tells. The repair is a contiguous copy: the call works on the copy, and then the copy is written
-# back.
-
-# %% tags=["mend"]
-# %%px
-mended = matrix if rank == 0 else torch.zeros_like(matrix)
-column = mended[:, 0].contiguous()  # a copy, because a column is not contiguous
-dist.broadcast(column, src=0)
-mended[:, 0] = column
-print(mended.tolist())
+# Rank 0 holds 400. The broadcast wrote the 100 of rank 2 over the tensors of all ranks, so the reduce
+# added 100 four times. The numbers 1, 10 and 1000 were lost, because no rank had a clone.
 
 # %% tags=["check"]
-assert ranks.view["tensor"][0].item() == 1111
+sum_on_rank_zero = ranks.view["tensor"][0].item()
+assert sum_on_rank_zero == 4 * 100
 assert [entry.item() for entry in ranks.view["own_entry"]] == [1, 10, 100, 1000]
-assert [column.tolist() for column in ranks.view["column"]] == [[1, 3, 5]] * 4
-choices = {
-    "[[1, 0], [3, 0], [5, 0]]": "a",
-    "[[1, 0], [2, 0], [3, 0]]": "b",
-    "[[1, 2], [3, 0], [0, 0]]": "c",
-}
-letter = choices[str(ranks.view["matrix"][3].tolist())]
-ok("a collective writes into your tensors", matrix_of_rank_three=letter)
+assert [entry.item() for entry in ranks.view["gathered"][0]] == [1, 10, 100, 1000]
+ok("a collective writes into your tensors", sum_on_rank_zero=sum_on_rank_zero)
 
 # %% [markdown] tags=["question"]
 # ## What if all ranks need the result?
@@ -535,6 +495,73 @@ assert num_arrived == 4
 assert [tensor.item() for tensor in ranks.view["incoming"]] == [1000, 1, 10, 100]
 assert ranks.view["loss"][0].item() == 1111
 ok("both deadlocks are repaired", ranks_that_receive_first=num_first)
+
+# %% [markdown] tags=["question"]
+# ## More: what if your tensor is a column of a matrix?
+
+# %% [markdown] tags=["explain"]
+# A tensor is **contiguous** if its numbers lie side by side in memory, in order. A column is not
+# contiguous, because the rest of a row lies between two of its numbers:
+#
+# ```text
+# matrix     its memory
+#  1  2
+#  3  4      1  2  3  4  5  6
+#  5  6      ^     ^     ^       the column matrix[:, 0]
+# ```
+#
+# Gloo does not know of these gaps. A column has three numbers, so the root reads, and the other ranks
+# write, three numbers side by side. They begin at the column's first number.
+
+# %% [markdown] tags=["predict"]
+# Rank 0 holds the matrix of the drawing, and the other ranks have one full of zeros. All ranks broadcast its first
+# column from rank 0, as it is. What does rank 3 hold afterwards?
+#
+# - (a) `[[1, 0], [3, 0], [5, 0]]`
+# - (b) `[[1, 0], [2, 0], [3, 0]]`
+# - (c) `[[1, 2], [3, 0], [0, 0]]`
+
+# %% tags=["predict"]
+predict("matrix_of_rank_three", "...")
+
+# %% tags=["break"]
+# %%px
+matrix = torch.arange(1, 7, device=device).view(3, 2)
+if rank != 0:
+    matrix = torch.zeros_like(matrix)
+dist.broadcast(matrix[:, 0], src=0)
+print(matrix.tolist())
+
+# %% [markdown] tags=["read"]
+# The answer is (c), and no error was raised. Rank 0 read 1 2 3, which is not its column. The other
+# ranks wrote these three numbers side by side: over the first row, and over the first number of the
+# second row. So the 2 overwrote a number of the other column, and the last row was not reached.
+#
+# With Gloo we saw the same from `scatter`, `reduce` and `all_reduce`, whereas `send` raises an error.
+# With NCCL a collective should raise an error, because torch checks its tensors there. We did not run
+# that.
+#
+# A transposed matrix and a slice of columns are not contiguous either; `tensor.is_contiguous()`
+# tells. The repair is a contiguous copy: the call works on the copy, and then the copy is written
+# back.
+
+# %% tags=["mend"]
+# %%px
+mended = matrix if rank == 0 else torch.zeros_like(matrix)
+column = mended[:, 0].contiguous()  # a copy, because a column is not contiguous
+dist.broadcast(column, src=0)
+mended[:, 0] = column
+print(mended.tolist())
+
+# %% tags=["check"]
+assert [column.tolist() for column in ranks.view["column"]] == [[1, 3, 5]] * 4
+choices = {
+    "[[1, 0], [3, 0], [5, 0]]": "a",
+    "[[1, 0], [2, 0], [3, 0]]": "b",
+    "[[1, 2], [3, 0], [0, 0]]": "c",
+}
+letter = choices[str(ranks.view["matrix"][3].tolist())]
+ok("Gloo's collectives need contiguous tensors", matrix_of_rank_three=letter)
 
 # %% [markdown] tags=["question"]
 # ## More: what does an object bring along?

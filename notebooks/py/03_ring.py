@@ -672,7 +672,7 @@ ok("by the formulas, a tree is faster for small tensors", sizes_for_a_ring=num_f
 # - **Next lesson** [04](04_samplers.ipynb): who sees which sample?
 # - **Sources**: P. Patarasuk and X. Yuan, [Bandwidth Optimal All-reduce Algorithms for Clusters of
 #   Workstations](https://doi.org/10.1016/j.jpdc.2008.09.002), 2009, with a proof that no all-reduce sends
-#   less than the ring; Gloo's [index of
+#   less than the ring, as long as only the ranks add (some NVIDIA switches add, too); Gloo's [index of
 #   algorithms](https://github.com/pytorch/gloo/blob/main/docs/algorithms.md); NVIDIA's [Massively Scale
 #   Your Deep Learning Training with NCCL
 #   2.4](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/), on trees.

@@ -431,8 +431,8 @@ print(f"{weight_after_join:.3f} after the with block")
 # divides by the number of ranks that still have data. If a rank stops early, the default, True,
 # makes all later gradients smaller, and False does not.
 #
-# Join has three limits. It costs one more small all-reduce in each step, in which the ranks tell
-# whether they still have data. It copies the weights and the buffers, but not the state of the
+# Join has three limits. It costs two more small all-reduces in each step: in one the ranks tell
+# whether they still have data, in the other whether this step averages gradients. It copies the weights and the buffers, but not the state of the
 # optimizer, such as momentum: broadcast that state from a rank that made all steps. And a rank
 # without data answers only the collectives of the objects in the list, here those of the DDP model.
 # If your loop calls other collectives, such as an all-reduce of the loss, pass

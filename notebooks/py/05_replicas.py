@@ -187,40 +187,13 @@ if rank == 0:
 # not run it here.) The mean is right if each rank has the same number of samples. If not, see the first
 # "More".
 
-# %% [markdown] tags=["explain"]
-# In [claim C10](claims.md) a guide says that `backward()` averages gradients over devices. We test a
-# `backward` without DDP and one with DDP. `num_different(tensor)` gathers the tensor of every rank, and
-# counts the distinct versions, bit for bit. The result is 1 if all ranks hold the same.
-
-# %% tags=["run"]
-# %%px
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-model = digits_model(seed=0).to(device)
-cross_entropy(model(images), labels).backward()
-num_plain = num_different(parameters_to_vector(p.grad for p in model.parameters()))
-
-wrapped = DDP(digits_model(seed=0).to(device))
-cross_entropy(wrapped(images), labels).backward()
-num_wrapped = num_different(parameters_to_vector(p.grad for p in wrapped.parameters()))
-if rank == 0:
-    print(f"distinct versions on 4 ranks: plain {num_plain}, with DDP {num_wrapped}")
-
-# %% [markdown] tags=["read"]
-# [Claim C10](claims.md) is **half true**: a plain `backward` left 4 versions on 4 ranks, and `backward`
-# with DDP left 1. DDP's own forward prepares this: it switches the averaging of the next `backward` on.
-# After `wrapped.module(images)` nothing is
-# averaged, so compute the loss with `wrapped(images)`.
-
 # %% tags=["check"]
 factors = ranks.view["factors"][0]
 assert factors == {"mean": 4, "sum": 1}
 assert max(ranks.view["difference"]) < 1e-14
-assert ranks.view["num_plain"] == [4] * 4
-assert ranks.view["num_wrapped"] == [1] * 4
 letters = {("mean",): "a", ("sum",): "b", ("mean", "sum"): "c", (): "d"}
 letter = letters[tuple(loss for loss, factor in factors.items() if factor == 1)]
-ok("C12 is false, and C10 is half true", loss_that_needs_no_division=letter)
+ok("C12 is false: divide the sum for a mean loss", loss_that_needs_no_division=letter)
 
 # %% [markdown] tags=["question"]
 # ## How many all-reduces does a step need?
@@ -496,14 +469,14 @@ print(f"{num_finished} of 4 ranks reached the last line")
 # %% [markdown] tags=["read"]
 # 3 ranks reached the last line. They called `all_reduce` four times, for trunk and head, and went on.
 # Rank 3 had two more gradients, those of the spare head. It blocked in its fifth all-reduce, because
-# no other rank called a fifth one. (The report counts all-reduces from the first of the lesson on. Its
-# last line names the variable `wrapped` of an earlier section, which we do not need again.)
+# no other rank called a fifth one. (The report counts all-reduces from the first of the lesson on.)
 #
 # In a script, ranks 0 to 2 go on to the next step, and torch pairs their next all-reduce with the one in
 # which rank 3 waits. If the sizes differ, as here, Gloo ends a process with an error. If the sizes are
 # equal, the sums are wrong, and nothing complains.
 #
-# The repair is that a rank without a gradient sends zeros:
+# The repair is that a rank without a gradient sends zeros. `num_different(tensor)` then gathers the tensor
+# of every rank, and counts the distinct versions, bit for bit; it is 1 if all ranks hold the same.
 
 # %% tags=["mend"]
 # %%px
@@ -634,9 +607,30 @@ wait_for_averages(overlap)
 gradients = [parameter.grad for parameter in model.parameters()]
 
 # %% [markdown] tags=["explain"]
-# To judge these gradients we need the right ones. The next class sends the buckets in the order of the
-# plan, which all ranks share. A bucket that is full early waits until all buckets before it have been
-# sent:
+# To judge these gradients, the next cell computes the right ones by the loop of the first section, which
+# calls `all_reduce` in the order of `parameters()` on every rank:
+
+# %% tags=["run"]
+# %%px
+model = SumOfTwo().to(device)
+cross_entropy(model(images), labels).backward()
+right_gradients = []
+for parameter in model.parameters():
+    dist.all_reduce(parameter.grad)
+    right_gradients.append(parameter.grad / world_size)
+
+
+def count_wrong(gradients):
+    pairs = zip(gradients, right_gradients, strict=True)
+    return sum(not torch.allclose(one, right) for one, right in pairs)
+
+
+num_wrong = count_wrong(gradients)
+print(f"without an order: {num_wrong} of 2 gradients are wrong")
+
+# %% [markdown] tags=["explain"]
+# The repair is to send the buckets in the order of the plan, which all ranks share. A bucket that is full
+# early waits until all buckets before it have been sent:
 
 
 # %% tags=["mend"]
@@ -659,17 +653,13 @@ model = SumOfTwo().to(device)
 overlap = OverlapInOrder(model, cap_bytes=1)
 cross_entropy(model(images), labels).backward()
 wait_for_averages(overlap)
-right_gradients = [parameter.grad for parameter in model.parameters()]
-pairs = zip(gradients, right_gradients, strict=True)
-num_wrong = sum(not torch.allclose(one, right) for one, right in pairs)
-num_in_order = num_different(torch.stack(right_gradients))
-print(f"without an order: {num_wrong} of 2 gradients are wrong")
-print(f"in order: distinct versions on 4 ranks: {num_in_order}")
+num_wrong_in_order = count_wrong([parameter.grad for parameter in model.parameters()])
+print(f"in the order of the plan: {num_wrong_in_order} of 2 gradients are wrong")
 
 # %% [markdown] tags=["read"]
 # 2 of 2 gradients are wrong, on every rank, and nothing complains. The shapes match, so the first
 # all-reduce added the left gradient of one rank to the right gradients of the others. In the order of
-# the plan all ranks hold the same gradients. DDP keeps one order, too. So does `OverlappedReplica`, and
+# the plan both are right. DDP keeps one order, too. So does `OverlappedReplica`, and
 # it works for more than one step. Like DDP it waits at the end of `backward`, so we can read `.grad`
 # directly:
 
@@ -679,15 +669,14 @@ from ddp_lessons.replicas import OverlappedReplica
 
 replica = OverlappedReplica(SumOfTwo().to(device), bucket_cap_bytes=1)
 cross_entropy(replica(images), labels).backward()
-pairs = zip(replica.parameters(), right_gradients, strict=True)
-is_same = all(torch.allclose(p.grad, right) for p, right in pairs)
-print(f"OverlappedReplica has the same gradients: {is_same}")
+num_wrong_in_replica = count_wrong([p.grad for p in replica.parameters()])
+print(f"OverlappedReplica: {num_wrong_in_replica} of 2 gradients are wrong")
 
 # %% tags=["check"]
 num_wrong = ranks.view["num_wrong"][0]
 assert ranks.view["num_wrong"] == [2] * 4
-assert ranks.view["num_in_order"] == [1] * 4
-assert all(ranks.view["is_same"])
+assert ranks.view["num_wrong_in_order"] == [0] * 4
+assert ranks.view["num_wrong_in_replica"] == [0] * 4
 ok("send in an order that all ranks share", weights_with_a_wrong_gradient=num_wrong)
 
 # %% [markdown] tags=["cluster"]

@@ -43,6 +43,23 @@ def test_lesson_00_runs_in_the_browser(lab, stored):
     assert lab.questions() == []
 
 
+def test_an_answer_unfolds_when_the_cells_above_it_have_run(lab):
+    """
+    The answer to a prediction is folded until the cell above it has run, and then it unfolds, with
+    the section's check.
+    """
+    lab.open_lab()
+    answer = lab.page.locator("p", has_text="You see 4 lines.")
+    check = lab.page.locator(".cm-line", has_text="assert answers == [0, 1, 2, 3]")
+    for number in range(3):  # the setup, the prediction, and the cell whose lines are counted
+        lab.run_cell(number)
+    assert not answer.is_visible()
+    assert not check.is_visible()
+    lab.run_cell(3)  # the picture
+    answer.wait_for()
+    check.wait_for()
+
+
 def check_outputs(saved, cells):
     ran = [cell for cell in saved.cells if cell.cell_type == "code"]
     assert [cell.source for cell in ran] == [cell.source for cell in cells]

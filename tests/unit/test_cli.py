@@ -150,10 +150,9 @@ def test_lab_environment_keeps_the_user_s_settings(tmp_path):
     assert both["JUPYTER_CONFIG_PATH"].split(os.pathsep) == [str(tmp_path), str(folder)]
 
 
-def test_lab_environment_has_what_tells_tabs_apart(tmp_path):
+def test_lab_environment_has_the_course_s_extension(tmp_path):
     """
-    JupyterLab finds the extension that marks the course's tabs: the manifest names an existing
-    file.
+    JupyterLab finds the course's extension: the manifest names an existing file.
     """
     both = lab.lab_environment({"JUPYTER_PATH": str(tmp_path)})["JUPYTER_PATH"].split(os.pathsep)
     assert both[0] == str(tmp_path)

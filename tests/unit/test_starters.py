@@ -39,6 +39,26 @@ def test_blank_of_a_broken_script_holds_what_is_to_be_mended():
     assert blank["cells"][1]["source"] == BLANK
 
 
+def test_the_answer_to_a_prediction_is_folded():
+    """
+    The first `read` cell after a prediction and the section's check are folded, and nothing else: a
+    learner must see what comes before the guess, and what the rest of the section is about.
+    """
+    places = all_notebooks(find_root(__file__.rpartition("/")[0]))
+    place = next(place for place in places if place.is_lesson)
+    asked = ["question", "predict", "run", "read", "mend", "read", "check"]
+    roles = ["why", "question", "run", "read", "check", *asked, "question", "run", "read", "check"]
+    cells = [
+        nbformat.v4.new_markdown_cell(str(number), metadata={"tags": [role]})
+        for number, role in enumerate(roles)
+    ]
+    lesson = nbformat.v4.new_notebook(cells=cells)
+    folded = [cell.source for cell in blank_of(place, lesson).cells if "jupyter" in cell.metadata]
+    assert folded == ["8", "11"]
+    older = nbformat.v4.new_notebook(cells=lesson.cells[1:])
+    assert not any("jupyter" in cell.metadata for cell in blank_of(place, older).cells)
+
+
 def test_the_course_keeps_its_own_blank_the_same_under_every_python(tmp_path):
     """
     A starter in the course's own folder is the same under every Python, so that a developer who

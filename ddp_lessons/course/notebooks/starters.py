@@ -1,6 +1,10 @@
 """
 The starter, which a learner opens: a lesson without outputs, or an exercise with gaps.
 
+In a lesson, the answer to a prediction is folded, so that a learner guesses first: the section's
+next `read` cell, and its check. JupyterLab shows three dots in their place. The course's extension
+for JupyterLab unfolds them when the cell above them has run; elsewhere a click does.
+
 The text twin of an exercise marks the code that learners write:
 
     # solution              a separate line in an answer cell, indented like the code
@@ -17,7 +21,12 @@ import re
 import nbformat
 
 from ddp_lessons.course.notebooks.canonical import canonical, read_notebook
-from ddp_lessons.course.notebooks.cell_roles import numbered, text_of
+from ddp_lessons.course.notebooks.cell_roles import (
+    is_explained,
+    numbered,
+    role_of,
+    text_of,
+)
 from ddp_lessons.course.notebooks.text_twins import read_twin
 from ddp_lessons.errors import NotebookRefused
 
@@ -29,7 +38,7 @@ _HEADING = re.compile(r"^## (\d\d\.\d) ", re.MULTILINE)
 
 def blank_of(paths, twin):
     """
-    Return the starter: no outputs, no counts, and a gap in place of each solution.
+    Return the starter: no outputs, no counts, folded answers, and a gap for each solution.
 
     Args:
         paths: The NotebookPaths of a lesson or an exercise.
@@ -39,7 +48,7 @@ def blank_of(paths, twin):
         NotebookRefused: A solution's mark is missing, or is above the first heading of a task.
     """
     if paths.is_lesson:
-        return canonical(twin, paths.stem)
+        return canonical(_fold_answers(twin) if is_explained(twin) else twin, paths.stem)
     notebook = nbformat.from_dict({**twin, "cells": [dict(cell) for cell in twin["cells"]]})
     task = None
     num_gaps = 0
@@ -58,6 +67,19 @@ def blank_of(paths, twin):
             "(got none). Mark what learners write."
         )
     return canonical(notebook, paths.stem)
+
+
+def _fold_answers(lesson):
+    folded = nbformat.from_dict({**lesson, "cells": [dict(cell) for cell in lesson["cells"]]})
+    answers: tuple = ()  # roles of the cells below that give the prediction's answer
+    for cell in folded["cells"]:
+        role = role_of(cell)
+        if role in ("question", "predict"):
+            answers = ("read", "check") if role == "predict" else ()
+        elif role in answers:
+            cell["metadata"] = {**cell["metadata"], "jupyter": {"source_hidden": True}}
+            answers = ("check",)  # later `read` cells are about something else
+    return folded
 
 
 def read_blank(paths):

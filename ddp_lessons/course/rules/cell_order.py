@@ -4,7 +4,7 @@ The rules about the cells of a lesson: which cells it has, and in which order.
     title why goal setup
     3 to 5 sections:  question  [explain]  predict predict
                       run|break|mend|picture|explain|read ...  check
-    up to 2 More:     the same
+    up to 3 More:     the same
     [cluster ...]  recap next teardown
 
 The first of the two predict cells asks, and the learner puts a number or a letter into the second.
@@ -30,7 +30,7 @@ MOST_SECTIONS_BEFORE = 6
 """
 The most sections of a lesson that was written before the template that explains.
 """
-MOST_SKIPPABLE = 2
+MOST_SKIPPABLE = 3
 
 RUNS = ("run", "break", "mend")
 _INSIDE = (*RUNS, "picture", "read", "check")
