@@ -1,7 +1,7 @@
-# %% [markdown] tags=["title"] minutes=[55, 55]
+# %% [markdown] tags=["title"] minutes=[50, 45]
 # # What moves when ranks talk?
 #
-# 55 minutes, 4 ranks. This lesson builds on [01_process_group](01_process_group.ipynb), where
+# 50 minutes, 4 ranks. This lesson builds on [01_process_group](01_process_group.ipynb), where
 # processes joined a group.
 
 # %% [markdown] tags=["why"]
@@ -83,9 +83,9 @@ ok("a message carries numbers, and no shape", last_row_of_rank_one=number)
 # ## Where does a collective write its result?
 
 # %% [markdown] tags=["explain"]
-# A **collective** is a call that all ranks of a group must make. All ranks bring tensors of the same
-# shape and dtype. Four collectives have a **root**: the one rank that gives to all (named by `src=`),
-# or gets from all (named by `dst=`).
+# A **collective** is a call that all ranks of a group must make. The tensors that they exchange have
+# the same shape and dtype on all ranks. Four collectives have a **root**: the one rank that gives to
+# all (named by `src=`), or gets from all (named by `dst=`).
 #
 # A collective does not return its result: it writes into a tensor that you bring. If that is the same
 # tensor that you give, the call works **in place**: it overwrites what it was given. In this section
@@ -309,9 +309,10 @@ ok("an all-reduce overwrites what you give", logged_after_three_steps=logged)
 # ## Must a rank stand still while it waits?
 
 # %% [markdown] tags=["explain"]
-# Every call so far was **blocking**: with Gloo, Python goes on only when this rank's part of the call
-# is done. With `async_op=True` a collective only starts, and returns a **handle** at once. The rank
-# computes something else, and calls `handle.wait()` before it needs the result:
+# Every call so far was **blocking**: Python goes on only when this rank's part of the call is done.
+# (So it is with Gloo; NCCL differs, see below.) With `async_op=True` a collective only starts, and
+# returns a **handle** at once. The rank computes something else, and calls `handle.wait()` before it
+# needs the result:
 
 # %% tags=["run"]
 # %%px
@@ -361,9 +362,10 @@ print(f"after wait: {total.item()}")
 # read it too early, you may see a half-finished sum. If you write to it, the other ranks may get
 # either the old or the new number.
 #
-# With NCCL, Python waits neither in a blocking call nor in `wait()`: it goes on, and the GPU waits.
-# So `wait()` may return before the collective is complete, but GPU work that you start later is
-# ordered after it. `barrier`, in the next section, makes Python wait with NCCL, too.
+# With NCCL, even a call without `async_op` returns to Python early, and so does `wait()`: only the GPU
+# waits. After `wait()` you may use the tensor as usual, because GPU work that you start later queues
+# behind the call, and `.item()` waits for it. `barrier`, in the next section, makes Python wait with
+# NCCL, too.
 
 # %% tags=["check"]
 num_complete = sum(ranks.view["is_complete"])
@@ -438,8 +440,8 @@ print(f"received {incoming.item()}")
 
 # %% [markdown] tags=["explain"]
 # All four messages can now move at the same time, and this works at any size. With NCCL, use the next
-# form: NCCL may run a rank's calls one after the other, and then a send blocks the receive that is
-# queued behind it, unless both are submitted as one batch. A `P2POp` describes one call (P2P: point
+# form: NCCL may run a rank's calls in a queue, and then a send at its head holds up the receive behind
+# it. One batch starts both together. A `P2POp` describes one call (P2P: point
 # to point) without making it, and `batch_isend_irecv` starts all of them at once and returns their
 # handles.
 
@@ -514,8 +516,8 @@ ok("both deadlocks are repaired", ranks_that_receive_first=num_first)
 # write, three numbers side by side. They begin at the column's first number.
 
 # %% [markdown] tags=["predict"]
-# Rank 0 holds the matrix of the drawing, and the other ranks have one full of zeros. All ranks broadcast its first
-# column from rank 0, as it is. What does rank 3 hold afterwards?
+# Rank 0 holds the matrix of the drawing, and the other ranks have one full of zeros. All ranks
+# broadcast its first column from rank 0, as it is. What does rank 3 hold afterwards?
 #
 # - (a) `[[1, 0], [3, 0], [5, 0]]`
 # - (b) `[[1, 0], [2, 0], [3, 0]]`
@@ -574,8 +576,9 @@ ok("Gloo's collectives need contiguous tensors", matrix_of_rank_three=letter)
 # function is to be called, and with which arguments.
 
 # %% [markdown] tags=["predict"]
-# Rank 0 broadcasts an object whose pickle names the function `os.getpid`. That function returns the
-# number of the process that calls it. On how many of the four ranks will it run?
+# Rank 0 broadcasts an object whose pickle names the function `os.getpid`. That function returns the ID
+# of the process that calls it (a number of the operating system, not the rank). On how many of the
+# four ranks will it run?
 
 # %% tags=["predict"]
 predict("ranks_that_ran_it", ...)
@@ -617,9 +620,9 @@ sizes = [max(event.input_bytes, event.output_bytes) for event in events]
 print(f"{len(sizes)} collectives, of {sizes} bytes")
 
 # %% [markdown] tags=["read"]
-# The one call became 2 collectives. The first carried one number of 8 bytes, the length of the pickle, so
-# that the receivers can make room for it. The second carried the pickle, 31 bytes: the key, the number with
-# its 8 bytes, and the bytes that say how to build a dictionary.
+# The one call became 2 collectives. The first carried one number of 8 bytes, the length of the pickle,
+# so that the receivers can make room for it. The second carried the pickle, 31 bytes: the key, the
+# number with its 8 bytes, and the bytes that say how to build a dictionary.
 #
 # **Use objects for settings, once. Use tensors in the training loop.**
 

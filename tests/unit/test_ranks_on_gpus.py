@@ -52,7 +52,7 @@ def fake_world(monkeypatch, said, **configs):
         pg_names={group: group.name for group in groups},
         pg_backend_config=groups,
     )
-    monkeypatch.setattr(process_groups, "world", lambda: world)
+    monkeypatch.setattr(process_groups, "group_tables", lambda: world)
 
 
 def test_abort_of_several_groups_is_one(monkeypatch):

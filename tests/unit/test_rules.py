@@ -219,7 +219,7 @@ def test_findings_budget_of_code_cells(lesson_before):
 
 def test_findings_budget_of_what_may_be_skipped(lesson):
     """
-    Cells in a section headed "More" do not count, but three such sections are refused, because they
+    Cells in a section headed "More" do not count, but four such sections are refused, because they
     should be a lesson of their own.
     """
     cells = lesson["cells"]
@@ -233,7 +233,7 @@ def test_findings_budget_of_what_may_be_skipped(lesson):
     lesson["cells"] = [*cells[:recap], *names, *cells[recap:]]
     assert "sections" not in broken(lesson, has_run=False)
     assert "code-cells" not in broken(lesson, has_run=False)
-    lesson["cells"] = [*cells[:recap], *more, *more, *more, *cells[recap:]]
+    lesson["cells"] = [*cells[:recap], *more, *more, *more, *more, *cells[recap:]]
     assert "sections" in broken(lesson, has_run=False)
 
 

@@ -207,7 +207,7 @@ class Bootstrap:
             n, device: The arguments of `start_ranks`: number of ranks or None, and their device.
 
         Returns:
-            StartedCluster: What runs now, for the RankProcesses that start the ranks.
+            StartedCluster: The started parts, with which RankProcesses start the ranks.
         """
         from ipyparallel.serialize import serialize_object
 

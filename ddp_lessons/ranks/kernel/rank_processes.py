@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class StartedCluster:
     """
-    What runs before the ranks do.
+    The parts that are started before the ranks.
 
     Args:
         supervisor: The SupervisorClient.
