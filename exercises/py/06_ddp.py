@@ -1,7 +1,7 @@
 # %% [markdown] tags=["title"]
-# # Exercise 06: use DDP without being fooled
+# # Exercise 06: use DDP, and know what it leaves to you
 #
-# 50 minutes, after lesson `06_ddp`.
+# 80 minutes, after lesson `06_ddp`.
 # Stuck? `hint("06.1")` gives the next hint.
 
 # %% tags=["setup", "nbval-ignore-output"]
@@ -14,16 +14,18 @@ ranks = start_ranks(4)
 # %% [markdown] tags=["task"]
 # ## 06.1 A half-precision hook with error feedback
 #
-# Write a communication hook. It averages each bucket over the ranks and sends bfloat16. What rounding
-# takes away from this rank's message it keeps, and adds to the next one, so that next to nothing is
-# lost.
+# Write a communication hook that averages each bucket over all ranks, and sends it in bfloat16. Rounding
+# takes a small part away from each number of this rank's message. Keep this part, the residual, and add it
+# to the rank's next message, so that almost nothing is lost in the sum over all steps.
 #
-# `bucket.buffer()` holds gradients, (n,) float32 or float64. `bucket.parameters()` lists the parameters
-# whose gradients lie there, side by side. `residuals` is a dictionary, empty at first, in which to keep
-# what you like. DDP makes new buckets after step 1, and debts must survive that.
+# `bucket.buffer()` is the flat tensor of the gradients, (n,) float32 or float64. `bucket.parameters()`
+# lists the parameters in the order in which their gradients lie in it. `residuals` is the hook's state: a
+# dictionary, empty at first, in which you may keep anything. After step 1 DDP makes other buckets, and
+# no residual may be lost then.
 #
-# Return a future of the average, in any float dtype, and do not wait in the hook. Average over the
-# default group. The price: one call and 2n bytes a bucket.
+# Return a future of the average, (n,), in any float dtype, and do not wait in the hook. Use the default
+# group, of any world size. The price, for each bucket: one collective, into which 2 bytes go for each of
+# the n numbers.
 
 # %% tags=["answer"]
 # %%px
@@ -35,10 +37,10 @@ def half_hook(residuals, bucket):
     """
     Average a bucket in bfloat16; return a torch.futures.Future of the result, (n,).
     """
-    # target: this rank's share of the mean, and what it owes
+    # target: this rank's part of the mean, plus the residual of each parameter
     # message: the target in bfloat16
-    # owed from now on: the target less the message, for each parameter
-    # return a future: when all messages are added up, copy them to the buffer
+    # the new residual of each parameter: its target minus its message
+    # return a future: when the messages are added up, copy the sum into the buffer
     # solution
     buffer, parameters = bucket.buffer(), bucket.parameters()
     target = buffer / dist.get_world_size()
@@ -57,7 +59,9 @@ def half_hook(residuals, bucket):
 check.half_hook()
 
 # %% [markdown] tags=["task"]
-# This is what your own run did in its last step. The first all-reduce begins before backward ends.
+# The last step of your run, as events in order; the axis has no seconds. Each rank has a bar from its
+# first gradient to its last, and below it an all-reduce for each bucket. The first of them begins before
+# the last gradient is ready.
 
 # %% tags=["picture"]
 check.half_hook.picture()
@@ -65,14 +69,18 @@ check.half_hook.picture()
 # %% [markdown] tags=["task"]
 # ## 06.2 Find the unused branch
 #
-# `model` is not wrapped yet, and `loss` was made with it. Return two lists of parameter names, in the
-# order of `model.named_parameters()` and the same on every rank. `freeze`: those that no rank's loss
-# reaches. `find`: those that some ranks' losses reach and others' do not, for which DDP needs
-# `find_unused_parameters=True`. Parameters that are frozen already are in neither list.
+# The lesson looked for `.grad` being None on one rank. That is not enough here: `.grad` may hold gradients
+# of an earlier step, and ranks may use different parts of the model.
 #
-# Each rank's loss reaches a parameter that is not frozen. There may be gradients of an earlier step in
-# `.grad`. Leave them, and the model, as they are. The price: 1 collective, and at most 8 bytes a
-# parameter.
+# `model` is not wrapped in DDP yet, and `loss` is this rank's loss, computed with it. Return two lists of
+# parameter names, `freeze` and `find`. They are the same on every rank, and in the order of
+# `model.named_parameters()`. `freeze` has the parameters that the loss of no rank reaches. `find` has those
+# that the losses of some ranks reach, and those of others do not: they need `find_unused_parameters=True`.
+# Parameters that are frozen already are in neither list.
+#
+# The loss of each rank reaches at least one parameter that is not frozen. Leave the model and each `.grad`
+# as they are. `loss` is not used after your function, so its graph may be freed. The price, on each
+# rank: 1 collective, into which at most 8 bytes go for each parameter.
 
 # %% tags=["answer"]
 # %%px
@@ -82,10 +90,10 @@ import torch.distributed as dist
 
 def find_unused(model, loss):
     """
-    Return freeze, find: names that no rank reaches, and those that only some reach.
+    Return freeze, find: names that no rank's loss reaches, and that only some reach.
     """
-    # for each trainable parameter: does this rank's loss reach it
-    # for each of them: on how many ranks
+    # for each parameter with requires_grad: does this rank's loss reach it?
+    # for each of them: on how many ranks does the loss reach it?
     # solution
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
@@ -103,21 +111,21 @@ def find_unused(model, loss):
 check.find_unused()
 
 # %% [markdown] tags=["task"]
-# Each row is a rank: the heads that its loss used, and the weights on your two lists.
+# Each row is a rank: the heads that its loss used, and the weights on your two lists. Biases are left out.
 
 # %% tags=["picture"]
 check.find_unused.picture()
 
 # %% [markdown] tags=["task"]
-# ## 06.3 Keep BatchNorm honest
+# ## 06.3 Pool BatchNorm's statistics
 #
-# `layer` is a `BatchNorm1d` of C channels with momentum 1: it keeps the statistics of the last batch,
-# `running_mean` (C,) and `running_var` (C,). Each rank's batch had `num_samples` samples, 2 or more, and
-# other ranks had other numbers. Make both, on every rank, what one process would have after a batch of
-# all samples: float32 still. Leave the rest of the layer as it is.
+# `layer` is a `BatchNorm1d` of C channels with momentum 1, so its `running_mean` (C,) and `running_var`
+# (C,) are those of this rank's last batch. That batch had `num_samples` samples, 2 or more, and other ranks
+# may have had other numbers. On every rank, replace both by the statistics that one process would have
+# after a single batch of all ranks' samples. They stay float32, and nothing else of the layer changes.
 #
-# `running_var` is the sum of squared distances from the mean, divided by the number of samples less 1. Means
-# may be near 1,000 while variances are near 1. The price: at most 2 collectives.
+# `running_var` is the sum of the squared distances from the mean, divided by the number of samples minus 1.
+# Means may be near 1,000 while variances are near 1. The price: at most 2 collectives.
 
 # %% tags=["answer"]
 # %%px
@@ -130,9 +138,10 @@ def pool_statistics(layer, num_samples):
     """
     Make running_mean and running_var, both (C,), those of all ranks' samples.
     """
-    # mean: the sum of all samples, divided by their number
-    # squared distances of a rank's samples from that mean:
-    #     those from its own mean, and the distance of its mean, once for each sample
+    # the mean: the sum of all samples, divided by their number
+    # the squared distances of a rank's samples from that mean have two parts:
+    #     the squared distances from the rank's own mean,
+    #     and the squared distance of the rank's mean, once for each of its samples
     # solution
     own_mean, own_variance = layer.running_mean.double(), layer.running_var.double()
     sums = torch.stack([own_mean * num_samples, torch.full_like(own_mean, num_samples)])
@@ -149,23 +158,24 @@ def pool_statistics(layer, num_samples):
 check.pool_statistics()
 
 # %% [markdown] tags=["task"]
-# These are the statistics of the first channel: what each rank had, and what you made of it.
+# The statistics of the first channel on each rank, before and after your function. Each rank had another
+# number of samples.
 
 # %% tags=["picture"]
 check.pool_statistics.picture()
 
 # %% [markdown] tags=["task"]
-# ## 06.4 Mend four broken scripts
+# ## 06.4 Repair four broken scripts
 #
-# Four people trained on several ranks, and each made one mistake that guides make. All four want the
-# same: train `net`, one step a batch, by the mean of all ranks' gradients, so that every rank ends with
-# the same weights. All ranks get the same `net`. `batches` is a list of pairs: inputs (n, 6), targets
-# (n, 1). In script 3, the spare head has no part in the loss and stays as it is. In script 4, rank 0
-# also returns the loss on `test`, a pair that is in no batch, in eval mode. BatchNorm's statistics may
-# be those of rank 0, or of all ranks.
+# Each script has one mistake that guides make. All four should do the same: train `net` with one step for
+# each batch, by the mean of all ranks' gradients, so that every rank ends with the same weights. Every rank
+# gets an equal `net`, and `batches` of its own: a list of pairs of inputs (n, 6) and targets (n, 1). In
+# script 3, `net.spare` is a head that the loss does not use. It stays as it is. In script 4, rank 0 also
+# returns the loss of the trained model, in eval mode, on `test`, a pair that is in no batch. BatchNorm's
+# statistics may then be those of rank 0, or of all ranks.
 #
-# In each script, delete the line that raises and mend what follows. One check tries all four, and tells
-# which of them is still broken, and how. The price: wrap a model at most once.
+# In each script, delete the line that raises, and repair the lines below it. One check tries all four, and
+# says which one is still broken, and how. The price: wrap a model at most once.
 
 # %% tags=["answer"]
 # %%px
@@ -246,7 +256,7 @@ def script_4(net, batches, test):
 
 def scripts():
     """
-    Return the four, for the check.
+    Return the four scripts for the check.
     """
     return script_1, script_2, script_3, script_4
 
@@ -255,8 +265,9 @@ def scripts():
 check.scripts()
 
 # %% [markdown] tags=["task"]
-# This is what script 1 does since you mended it. Wrapping sends the model, and each of the three
-# backward passes sends its gradients. Before the second, DDP agrees on new buckets.
+# The calls of script 1 since you repaired it, as events in order; the axis has no seconds. Wrapping
+# compares the models and broadcasts rank 0's. Each of the three steps sends one bucket. Two small
+# broadcasts before the second `backward` carry the plan of the final buckets.
 
 # %% tags=["picture"]
 check.scripts.picture()

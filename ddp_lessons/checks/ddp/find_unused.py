@@ -78,7 +78,7 @@ def _judge(case_result):
     shaped = [_two_lists(got) for got in case_result.results]
     for rank, got in enumerate(case_result.results):
         if shaped[rank] is None:
-            fact = "It must return two lists of names."
+            fact = "The function must return two lists of names."
             raise case_result.wrong("no-lists", rank, got=got, fact=fact)
     for rank, got in enumerate(shaped):
         if got != expected:
@@ -98,12 +98,13 @@ def _judge(case_result):
         sent = [event for event in events if event.is_communication]
         num_bytes = sum(event.input_bytes for event in sent)
         if any(event.dtype == "uint8" for event in sent) and len(sent) > 1:
-            raise case_result.wrong("objects", rank, fact="It sends names as pickled objects.")
+            fact = "The function sends names as pickled objects."
+            raise case_result.wrong("objects", rank, fact=fact)
         if len(sent) > 1:
-            fact = f"It makes {len(sent)} collectives; 1 is enough."
+            fact = f"The function makes {len(sent)} collectives; 1 is enough."
             raise case_result.wrong("cost", rank, fact=fact)
         if num_bytes > most:
-            fact = f"It sends {num_bytes} bytes; {most} are enough."
+            fact = f"{num_bytes} bytes go into its call; {most} are enough."
             raise case_result.wrong("bytes", rank, fact=fact)
 
 
@@ -123,7 +124,7 @@ def _name_the_branch(case_result, rank, results, expected, counts):
     if any(other != got for other in results):
         raise case_result.wrong("one-rank", rank, **both, fact="Ranks do not return the same.")
     if _num_before(case_result.case):
-        fact = f"This model has {len(counts)} parameters to train. With fewer it went well."
+        fact = f"This model has {len(counts)} trained parameters. With fewer, the names were right."
         raise case_result.wrong("no-room", rank, **both, fact=fact)
     if any(name.startswith(FROZEN) for name in named):
         raise case_result.wrong(
@@ -144,7 +145,7 @@ def _name_the_branch(case_result, rank, results, expected, counts):
         fact = "A parameter on a list is reached on every rank; its gradient happens to be zero."
         raise case_result.wrong("zero", rank, **both, fact=fact)
     if not named and expected[0]:
-        fact = "It says that every parameter is reached."
+        fact = "Both lists are empty, as if every rank's loss reached every parameter."
         raise case_result.wrong("stale", rank, **both, fact=fact)
     if got == expected[::-1]:
         raise case_result.wrong(
@@ -192,48 +193,51 @@ find_unused = Task(
     draw=_draw,
     warm_up=first_ddp,
     hints=(
-        "A rank knows which parameters its own loss reaches. What to do about one depends on how "
-        "many ranks reach it: none, some, or all.",
-        "torch.autograd.grad gives gradients back and leaves .grad alone. With allow_unused=True "
-        "it gives None for a parameter that the loss does not reach.",
-        "Make a tensor with 1 for each parameter that is reached and 0 for each other, and add it "
-        "up over the ranks. All ranks have the same parameters in the same order.",
-        "counts == 0: freeze. 0 < counts < dist.get_world_size(): find. counts is the tensor after "
-        "dist.all_reduce.",
+        "A rank knows which parameters its own loss reaches. The list for a parameter depends on "
+        "the number of ranks whose loss reaches it: none, some, or all.",
+        "torch.autograd.grad(loss, parameters) returns the gradients, and does not touch .grad. "
+        "With allow_unused=True, it returns None for a parameter that the loss does not reach.",
+        "Make a tensor with 1 for each parameter that is reached, and 0 for each other one. Sum "
+        "it over the ranks. All ranks have the same parameters in the same order.",
+        "After dist.all_reduce, the tensor counts ranks. A count of 0 belongs to freeze, and a "
+        "count between 0 and dist.get_world_size() to find.",
     ),
     mistakes={
         "no-lists": "Return freeze, find: two lists of strings.",
         "frozen": "A parameter with requires_grad=False gets no gradient, and DDP does not wait "
         "for it.",
-        "zero": "Not reached and zero are two things. What is not reached has no gradient at all: "
-        "None.",
-        "stale": "A gradient in .grad may be of an earlier step. Ask for this loss alone.",
-        "one-rank": "Other ranks may reach other parameters. Ranks must talk, and all decide "
-        "alike.",
-        "swapped": "Freeze what no rank reaches, and let DDP find what some ranks reach: in this "
-        "order.",
-        "too-much": "Freeze a parameter only if no rank reaches it: another rank's loss trains it.",
-        "too-few": "A parameter needs finding as soon as one rank does not reach it, and another "
-        "does.",
-        "both-lists": "What no rank reaches is frozen, and then needs no finding.",
+        "zero": "A gradient of zeros is a gradient. A parameter that the loss does not reach has "
+        "none: torch.autograd.grad returns None for it.",
+        "stale": "A gradient in .grad may be of an earlier step. Compute the gradients of this "
+        "loss, without .grad.",
+        "one-rank": "The losses of other ranks may reach other parameters. Let the ranks exchange "
+        "what each of them reaches, so that all make the same lists.",
+        "swapped": "Return freeze, then find. freeze has the parameters that no rank reaches, and "
+        "find those that only some ranks reach.",
+        "too-much": "Put a parameter on `freeze` only if no rank reaches it. If one rank reaches "
+        "it, its loss trains it.",
+        "too-few": "Put a parameter on `find` as soon as one rank reaches it and another does not.",
+        "both-lists": "A parameter that no rank reaches belongs to `freeze` alone. DDP does not "
+        "wait for frozen parameters.",
         "twice-named": "A weight that two layers share is one parameter. It is listed once, by the "
         "name that model.named_parameters() gives it.",
-        "fixed-size": "A group may have any number of ranks. Ask for it: what all of them reach "
-        "needs no finding.",
-        "any-rank": "What all ranks reach needs no finding. Count the ranks: a sum of bools, or "
-        "the greatest flag, only says whether any does.",
-        "by-layer": "A loss may reach a weight and not its bias. Ask for each parameter by itself.",
+        "fixed-size": "A group may have any number of ranks: compare with dist.get_world_size(). "
+        "A parameter that all ranks reach is on no list.",
+        "any-rank": "A parameter that all ranks reach is on no list. Count the ranks: a sum of "
+        "bools, or the largest flag, only says whether any rank reaches it.",
+        "by-layer": "A loss may reach a weight and not its bias. Decide for each parameter, not "
+        "for each layer.",
         "order": "Keep the order of model.named_parameters().",
-        "other-names": "Take the names that model.named_parameters() gives, and count for each "
-        "how many ranks reach it.",
-        "gradients": "backward() adds to .grad. Ask for gradients without it: torch.autograd.grad.",
-        "no-room": "A model may have hundreds of parameters. Make a tensor with a number for each: "
-        "one number has no room for the flags of all.",
-        "objects": "All ranks know the names. A number for each parameter says enough.",
-        "cost": "Put the flags of all parameters in one tensor, and send it once.",
-        "bytes": "One small number for each parameter says enough.",
-        "deadlock": "Every rank makes the same calls, also one that reaches every parameter.",
-        "raised": "With allow_unused=True, torch.autograd.grad takes parameters that the loss "
-        "does not reach; frozen ones it never takes.",
+        "other-names": "Use the names of model.named_parameters(), and count for each of them how "
+        "many ranks reach it.",
+        "gradients": "backward() adds to .grad. torch.autograd.grad computes gradients without it.",
+        "no-room": "A model may have hundreds of parameters. Make a tensor with one number for "
+        "each parameter: a single number has no room for the flags of all.",
+        "objects": "All ranks know the names. Send one number for each parameter instead.",
+        "cost": "Put the flags of all parameters into one tensor, and send it once.",
+        "bytes": "Send one small number for each parameter.",
+        "deadlock": "Every rank must make the same calls, also a rank that reaches all parameters.",
+        "raised": "torch.autograd.grad raises for a frozen parameter, so leave frozen ones out. "
+        "With allow_unused=True, it accepts parameters that the loss does not reach.",
     },
 )

@@ -152,17 +152,17 @@ def _costs(view):
     num_numbers = NUM_STEPS * sum(view.case["lengths"])
     num_bytes, most = sum(e.input_bytes for e in sent), _HALF_BYTES * num_numbers
     if num_bytes > most:
-        return f"{num_bytes} bytes went into its calls; {most} are enough."
+        return f"{num_bytes} bytes went into the hook's calls; {most} are enough."
     if len(sent) > view.output["num_buckets"]:
-        return f"It made {len(sent)} calls for {view.output['num_buckets']} buckets."
+        return f"The hook made {len(sent)} calls for {view.output['num_buckets']} buckets."
     return ""
 
 
 def _waits(view):
     if view.output["num_early"]:
-        return "Its future was done before the last rank had sent anything."
+        return "The hook's future was done before the last rank had sent anything."
     if view.output["num_stuck"]:
-        return "It came late to a bucket, and another rank did not leave its hook before it came."
+        return "This rank came late to a bucket, and another rank waited for it inside of its hook."
     return ""
 
 
@@ -177,17 +177,18 @@ half_hook = Task(
     name="half_hook",
     cases=_cases,
     act=_act,
-    ok="2 bytes a number, one call a bucket, and every debt is paid",
+    ok="2 bytes a number, one call a bucket, and every residual is sent",
     draw=_draw,
     hints=(
-        "What rounding takes away is known at once, on this rank: what you wanted to send, less "
-        "what you sent. Add it to what you want to send next time.",
-        "target = bucket.buffer() / world_size, a new tensor; plus what is owed; message = "
-        "target.bfloat16(); owed from now on: target - message.",
+        "A rank knows what rounding took away as soon as it has rounded: what it wanted to send "
+        "minus what it sends. It adds this residual to what it wants to send next time.",
+        "The target is a new tensor: bucket.buffer() / world_size plus the residuals. The message "
+        "is target.bfloat16(). The new residual is target - message.",
         "target.split([p.numel() for p in bucket.parameters()]) gives a view of each parameter's "
-        "part. residuals.get(parameter, 0) is what is owed for it.",
-        "dist.all_reduce(message, async_op=True).get_future() is ready when the message is; "
-        ".then(lambda _: buffer.copy_(message)) is a future of the result.",
+        "part. residuals.get(parameter, 0) is its residual.",
+        "dist.all_reduce(message, async_op=True).get_future() is a future of the sum. Its method "
+        "then(function) returns a future of what the function returns: let the function copy the "
+        "sum into the buffer, and return the buffer.",
     ),
     expected=Expected(
         lambda case, rank: _parts(case, _means(case)),
@@ -197,8 +198,8 @@ half_hook = Task(
     mistakes=(
         Mistake(
             "no-future",
-            "A hook returns a torch.futures.Future. The handle of an asynchronous call has "
-            "get_future().",
+            "A hook returns a torch.futures.Future. The handle that all_reduce returns with "
+            "async_op=True has one: get_future().",
             shows=lambda view: (
                 view.output["kinds"]
                 and f"The hook returned no future, but a {view.output['kinds'][0]}."
@@ -206,66 +207,69 @@ half_hook = Task(
         ),
         Mistake(
             "average",
-            "all_reduce adds up. Divide by the world size once, before the message or after it, "
-            "and ask for it in the hook: a group may have any number of ranks.",
-            "It gave the sums, divided not at all, twice or by another number.",
+            "all_reduce adds up. Divide by the world size once, before the message or after it. "
+            "Call dist.get_world_size() in the hook, because a group may have any number of ranks.",
+            "The averages are the sums, divided not at all, twice, or by another number.",
             shows=_divides_wrongly,
         ),
         Mistake(
             "view",
-            "Make the target a new tensor. The average overwrites what lies in the buffer.",
-            "What is owed lies in a bucket's own memory, and is overwritten.",
+            "Make the target a new tensor. The average overwrites the buffer, and with it every "
+            "residual that is a view of the buffer.",
+            "A residual lies in a bucket's own memory, and is overwritten.",
             shows=lambda view: view.is_off and view.output["num_shared"] > 0,
         ),
         Mistake(
             "waits",
-            "Return the future of the all-reduce at once, and let `then` do what comes after the "
-            "message: .get_future().then(...). A hook that waits stops backward.",
+            "Start the all-reduce with async_op=True, return a future of it at once, and let "
+            "`then` do what comes after the all-reduce. A hook that waits stops backward.",
             shows=_waits,
         ),
         Mistake(
             "wrong-debt",
-            "What is owed after a step takes the place of what was owed before: it is the whole "
-            "target, old debts included, less your own message, as it was before the all-reduce.",
-            "The first averages are right, later ones are not.",
+            "The new residual replaces the old one. It is the whole target, the old residual "
+            "included, minus this rank's own message. all_reduce overwrites the message by the "
+            "sum, so compute the residual before it.",
+            "The first averages are right, and later ones are not.",
             shows=lambda view: _is_plain_off(view) and not _is_plain_off(view, 1),
         ),
         Mistake(
             "overflow",
-            "float16 ends at 65,504. bfloat16 goes as far as float32 does.",
-            "It gave inf or nan.",
+            "float16 has no number above 65,504. bfloat16 has the range of float32.",
+            "An average is inf or nan.",
             shows=lambda view: not _steps(view).isfinite().all(),
         ),
         Mistake(
             "rebuild",
-            "DDP makes new buckets after its first step. Keep what is owed for each parameter, so "
-            "that it outlives its bucket. They lie there in the order of parameters().",
-            "What was owed after the first step was not paid. Later debts were.",
+            "DDP makes new buckets after its first step. Keep a residual for each parameter, "
+            "because a bucket's index and size change. In bucket.buffer() the gradients lie in the "
+            "order of bucket.parameters().",
+            "The residuals of the first step were never sent. Later ones were.",
             shows=lambda view: view.is_off and _forgets_at_rebuild(view),
             raises=("must match the size",),
         ),
         Mistake(
             "no-feedback",
             "Keep target - message, and add it to the next target.",
-            "What rounding took away was never sent.",
+            "The part that rounding took away was never sent.",
             shows=lambda view: view.is_off and _never_pays(view),
         ),
         replace(
             VALUES,
-            hint="Take one number that is off, and write down for each step its target, its "
-            "message and what is owed: in which dtype, under which key, and of which sign?",
-            symptom=f"After {NUM_STEPS} steps, what all of them sent does not add up to the means.",
+            hint="Take one number that is off, and write down its target, its message and its "
+            "residual for each step. Which dtype, which key and which sign has the residual?",
+            symptom=f"The averages of all {NUM_STEPS} steps together are not the sum of the means.",
         ),
         Mistake(
             "elsewhere",
-            "Keep what is owed in `residuals`. Two models would share a global of yours.",
+            "Keep the residuals in the dictionary `residuals`, which DDP passes to the hook. Two "
+            "models would share a global variable.",
             "The dictionary that the hook got is still empty.",
             shows=lambda view: not view.output["num_residuals"],
         ),
         Mistake(
             "cost",
-            "Send the bucket as one tensor, which is itself bfloat16: parameters lie in it side by "
-            "side.",
+            "Send the whole bucket as one bfloat16 tensor, in one call.",
             shows=_costs,
         ),
     ),

@@ -54,18 +54,18 @@ def _judge(case_result):
     for rank, one in enumerate(kept):
         are_right = [pooled.are_right(one[when]) for when in ("after", "again")]
         if not all(are_right) and not equal(one["after"], one["again"]):
-            fact = "Called once more, with a layer like this one, it gives other statistics."
+            fact = "A second call, with an equal layer, gives other statistics."
             raise case_result.wrong("kept", rank, fact=fact)
     for rank in range(case.world_size):
         _judge_statistics(case_result, rank, kept, pooled)
     for rank, one in enumerate(kept):
         new = sorted(one["after"].keys() - one["before"].keys())
         if new:
-            fact = f"It leaves something new in the layer: {', '.join(new)}."
+            fact = f"The function leaves new attributes in the layer: {', '.join(new)}."
             raise case_result.wrong("left-changed", rank, fact=fact)
         for name, was in one["before"].items():
             if name not in STATISTICS and not equal(was, one["after"].get(name)):
-                fact = f"It leaves the layer's {name} changed."
+                fact = f"The function has changed the layer's {name}."
                 raise case_result.wrong("left-changed", rank, fact=fact)
     for rank, names in enumerate(case_result.call_names):
         if len(names) > _MOST_POOL_CALLS:
@@ -130,38 +130,43 @@ pool_statistics = Task(
     ok="2 collectives at most, and the statistics of all samples",
     draw=_draw,
     hints=(
-        "A mean and a variance can be had from sums: how many samples, their sum, and their "
-        "squared distances. Sums of ranks add up. Means do not.",
-        "The sum of squared distances from a rank's own mean is (n_r - 1) times its running_var. "
-        "Seen from the common mean, n_r times (its mean - the common mean) squared comes on top.",
-        "First all_reduce n_r and n_r * mean_r, and divide: that is the common mean. Then "
-        "all_reduce the squared distances from it. Double precision costs little here.",
+        "Mean and variance follow from three sums: the number of samples, their sum, and the sum "
+        "of their squared distances from the mean. all_reduce adds up sums of ranks.",
+        "Let rank r have n_r samples. The sum of squared distances from its own mean is (n_r - 1) "
+        "times its running_var. The distances from the common mean add n_r times the square of "
+        "(its mean - the common mean).",
+        "First sum n_r and n_r * mean_r over the ranks. Their quotient is the common mean. Then "
+        "sum the squared distances from it. Compute in float64, which costs little here.",
         "spread = (n - 1) * variance + n * (own_mean - mean) ** 2; all_reduce it; running_var is "
         "spread / (total - 1). Write with copy_.",
     ),
     mistakes={
-        "unchanged": "Write into the layer: layer.running_mean.copy_(...).",
-        "rank-0": "That is what DDP does. Every rank's samples must count.",
-        "not-everywhere": "Every rank needs the result: reduce gives it to one rank, all_reduce "
-        "to all.",
-        "unweighted": "Ranks have different numbers of samples. Each sample counts as much as any "
-        "other.",
-        "within-only": "Samples of two ranks are also apart because the ranks' means are.",
-        "biased": "running_var is divided by n - 1. Undo that for each rank, and divide the whole "
-        "by its own number of samples less 1.",
-        "own-count": "Ranks have different numbers of samples: add up the numbers, too.",
-        "part-way": "momentum is 1: what a rank had before is not kept beside the new.",
+        "unchanged": "Write into the layer's own tensors: layer.running_mean.copy_(...).",
+        "rank-0": "Rank 0's statistics alone are what DDP leaves. Use those of every rank.",
+        "not-everywhere": "Every rank needs the result. reduce gives it to one rank, and "
+        "all_reduce to all ranks.",
+        "unweighted": "Ranks have different numbers of samples. Weight each rank by its number, so "
+        "that every sample counts the same.",
+        "within-only": "The variance of all samples has a second part: the ranks' means differ "
+        "from the common mean.",
+        "biased": "running_var is divided by the number of samples minus 1. Multiply by it on each "
+        "rank, and divide the sum by the number of all samples minus 1.",
+        "own-count": "Ranks have different numbers of samples. Sum the numbers over the ranks, "
+        "too.",
+        "part-way": "The momentum is 1, so replace the old statistics. Do not mix them with the "
+        "new ones.",
         "digits": "Add up in float32 or float64: half precision has 3 digits.",
-        "distance-once": "The distance of a rank's mean counts once for each of its samples.",
-        "root": "running_var is a variance. A standard deviation is its root.",
-        "dtype": "The layer's statistics are float32. Write into them, and they stay so.",
-        "shape": "Both statistics are tensors (C,), and stay so.",
+        "distance-once": "The squared distance of a rank's mean counts once for each of the rank's "
+        "samples.",
+        "root": "running_var is a variance. The standard deviation is its square root.",
+        "dtype": "Write into the layer's float32 tensors by copy_, and they stay float32.",
+        "shape": "Both statistics must stay tensors of shape (C,).",
         "cancels": "With means near 1,000, squares are near 1,000,000, and float32 has 7 digits. "
-        "Measure from the mean, or use float64.",
-        "cost": "Put what you add up in one tensor: one call for counts and sums, one for the "
-        "spread.",
-        "deadlock": "All ranks make the same calls, whatever their number of samples.",
-        "left-changed": "Only running_mean and running_var are to change.",
+        "Square distances from the mean, or use float64.",
+        "cost": "Put the values of one sum into one tensor: one call for counts and sums, and one "
+        "for the squared distances.",
+        "deadlock": "All ranks must make the same calls, whatever their number of samples.",
+        "left-changed": "Change running_mean and running_var, and nothing else of the layer.",
         "raised": "num_samples is a plain number, and a layer's statistics are tensors (C,).",
     },
     in_place=True,

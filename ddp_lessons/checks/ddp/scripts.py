@@ -94,13 +94,14 @@ def _most_off(case, rank):
 def _is_unfinished(view):
     end = view.output["end"]
     if end == "not four":
-        return f"The number of functions that it returns is {view.output['num_scripts']}."
-    return end == "blank" and f"script_{view.case['script']} {BLANK}; script_1 is mended."
+        return f"`scripts` returns {view.output['num_scripts']} functions in place of 4."
+    return end == "blank" and f"script_{view.case['script']} {BLANK}; script_1 is repaired."
 
 
 def _wraps_again(view):
     wrapped = view.output.get("wrapped", ())
-    return len(wrapped) > 1 and f"It wraps a model {len(wrapped)} times: {', '.join(wrapped)}."
+    how_often = f"The script wraps a model {len(wrapped)} times: {', '.join(wrapped)}."
+    return len(wrapped) > 1 and how_often
 
 
 def _how_trained(view):
@@ -155,82 +156,84 @@ scripts = Task(
     name="scripts",
     cases=_cases,
     act=_act,
-    ok="4 of 4 scripts mended",
+    ok="4 of 4 scripts repaired",
     draw=_draw,
     hints=(
-        "Each script has one fault. Ask of each: which line talks to the other ranks, and do all "
-        "ranks get there?",
-        "Scripts 1 and 2 send no gradients. In one the wrapper is the wrong one, in the other it "
-        "is never called.",
-        "Script 3: DDP notes when it wraps which parameters to wait for. Script 4: forward of a "
-        "wrapped model with buffers is a collective.",
-        "1: DDP in place of DataParallel. 2: model(inputs). 3: freeze, then wrap. 4: rank 0 calls "
-        "net(inputs), which sends nothing.",
+        "Each script has one mistake. Look in each script for the line that sends something to "
+        "other ranks. Do all ranks reach this line?",
+        "Scripts 1 and 2 send no gradients. Script 1 has the wrong wrapper. Script 2 has the right "
+        "one, and never calls it.",
+        "Script 3: DDP notes which parameters to wait for at the moment when it wraps. Script 4: "
+        "the forward of a wrapped model with buffers is a collective.",
+        "Script 1: DDP in place of DataParallel. Script 2: the loop calls model(inputs). Script 3: "
+        "freeze, then wrap. Script 4: rank 0 calls net(inputs), which sends nothing.",
     ),
     expected=Expected(_right, most_off=_most_off, gave=_gave),
     mistakes=(
         Mistake(
             "unfinished",
-            "Mend one script after the other, and let `scripts` return all four, in order.",
+            "Repair one script after the other. `scripts` must return all four, in order.",
             shows=_is_unfinished,
         ),
         Mistake(
             "waits-for-frozen",
-            "What a model trains must be settled before it is wrapped.",
-            "DDP stops: it waits for a gradient that never comes.",
+            "Freeze a part of the model before you wrap it: DDP waits for all parameters that had "
+            "requires_grad when it wrapped the model.",
+            "DDP raises an error, because a gradient that it waits for never came.",
             shows=lambda view: view.output["end"] == "not reduced",
         ),
         Mistake(
             "wrapped-again",
-            "Wrap once, before the loop: each wrapping sends the whole model. DataParallel is for "
-            "one process that has several GPUs, DDP for several processes.",
+            "Wrap once, before the loop: each wrapping broadcasts the whole model. DataParallel is "
+            "for one process with several GPUs, and DDP for several processes.",
             shows=_wraps_again,
         ),
         Mistake(
             "alone",
-            "Look for what sends gradients. DataParallel is one process's own, and DDP sends only "
-            "if its own forward was called.",
+            "No line of the script sends gradients. DataParallel knows only its own process, and "
+            "DDP sends only if its own forward was called.",
             shows=found_by(_how_trained, "alone"),
         ),
         Mistake(
             "passed-by",
-            "None of these messages carries gradients: a loss is no gradient, and autograd does "
-            "not pass through an all-reduce. Let every forward of the training go through DDP's "
-            "wrapper.",
+            "The script sends messages, but none of them carries gradients. A loss is no gradient, "
+            "and autograd does not pass through an all-reduce. Call DDP's wrapper in every step of "
+            "the training.",
             shows=found_by(_how_trained, "passed-by"),
         ),
         Mistake(
             "scaled",
-            "DDP takes the mean of all ranks' gradients by itself. Do not add up, multiply, divide "
-            "or step more often. An average by hand asks how many ranks there are.",
+            "DDP already computes the mean of all ranks' gradients. Do not add, multiply, divide "
+            "or step more often. If you average without DDP, divide by dist.get_world_size().",
             shows=found_by(_how_trained, "scaled"),
         ),
         Mistake(
             "made-one",
-            "The mean of gradients in each step is not the mean of weights at the end, nor the "
-            "training of one rank.",
+            "Average the gradients in each step. A mean of the weights at the end, or the weights "
+            "of one rank, is another model.",
             shows=found_by(_how_trained, "made-one"),
         ),
         replace(
             VALUES,
-            hint="Compare with the script as it was: same `net` with all of its parts, no copy; "
-            "same batches, same rate, one step a batch, and BatchNorm in train mode.",
+            hint="Compare your script with the broken one: it trains the same `net`, and no copy, "
+            "with the same batches, the same learning rate, one step for each batch, and BatchNorm "
+            "in train mode.",
         ),
         Mistake(
             "no-evaluation",
-            "Keep the evaluation, and return its loss on rank 0.",
+            "Keep the evaluation of the broken script, and return its loss on rank 0.",
             shows=found_by(_how_evaluated, "no-evaluation"),
         ),
         Mistake(
             "statistics",
-            "DDP leaves rank 0's statistics in the model. Keep them, or make them those of all "
-            "ranks. After the training no batch may be counted.",
+            "DDP leaves rank 0's statistics in the model. Keep them, or pool those of all ranks. "
+            "After the training, no batch may change them: evaluate in eval mode.",
             shows=found_by(_how_evaluated, "statistics"),
         ),
         Mistake(
             "mean-of-losses",
-            "The loss may go by the statistics of rank 0, or by those of all ranks in one "
-            "BatchNorm. A mean of losses, each by one rank's statistics, is neither.",
+            "Compute one loss with BatchNorm's statistics of rank 0, or with those of all ranks, "
+            "pooled. A mean of losses, each with the statistics of another rank, is neither.",
             shows=found_by(_how_evaluated, "mean-of-losses"),
         ),
         Mistake(
@@ -240,7 +243,8 @@ scripts = Task(
         ),
         Mistake(
             "deadlock",
-            "With buffers, forward of the wrapper is a collective. Which ranks call it?",
+            "If a model has buffers, the forward of its DDP wrapper is a collective. Which ranks "
+            "call it?",
         ),
     ),
     must_return=False,
