@@ -12,17 +12,21 @@ from ddp_lessons.checks import hint
 ranks = start_ranks(4)
 
 # %% [markdown] tags=["task"]
-# ## 07.1 A window with one sync
+# ## 07.1 A window of unknown length
 #
-# `model` is a DDP model, `micro_batches` a list of k pairs: inputs (n, 6), targets (n, 1). All have
-# n samples. Leave in `.grad` the gradient of the mean loss over all samples of all ranks. The loss
-# is `mse_loss`, and `.grad` is empty when you begin. No step is wanted: nothing but `.grad`
-# changes. A frozen parameter's `.grad` stays None. The check calls your function twice on one
-# model, and empties `.grad` in between.
+# In the lesson, a window was a list. A loader gives you an iterator: you learn that a micro-batch was the
+# last one only when you ask for the next. `model` is a DDP model, and `micro_batches` is an iterator over
+# pairs: inputs (n, 6), targets (n, 1). There is at least one pair, perhaps only one. The number n may
+# differ from pair to pair, but pair number j has the same n on all ranks.
 #
-# The price: 1 all-reduce for the window, whatever k is, and the activations of one micro-batch at
-# a time. So do not put micro-batches together. Write it with `no_sync`; the lesson's `Window` would
-# pass, but leave you nothing to do.
+# Leave in `.grad` the gradient of the mean loss over all samples of all ranks, on every rank. The loss is
+# `mse_loss`. `.grad` is empty when you begin, and nothing else may change: make no step. One parameter
+# is frozen, and its `.grad` stays None. The check calls your function twice on one model, and empties
+# `.grad` in between.
+#
+# The price: 1 all-reduce for the window, the activations of one micro-batch at a time, and at most two
+# micro-batches that were taken from the iterator and had no backward yet. So do not make a list of them,
+# as `Window` does.
 
 # %% tags=["answer"]
 # %%px
@@ -33,15 +37,23 @@ def accumulate(model, micro_batches):
     """
     Leave a window's mean gradient in .grad, the same on every rank; return nothing.
     """
-    # for each micro-batch but the last: add its part to .grad, and do not talk
-    # for the last one: add its part, and sync
+    # while there is a next micro-batch: add the current one to .grad, without a message
+    # add the last one, with an all-reduce
+    # make a mean over all samples of what .grad holds
     # solution
-    k = len(micro_batches)
-    with model.no_sync():
-        for x, y in micro_batches[:-1]:
-            (mse_loss(model(x), y) / k).backward()
-    x, y = micro_batches[-1]
-    (mse_loss(model(x), y) / k).backward()
+    num_samples, current = 0, next(micro_batches)
+    for following in micro_batches:
+        x, y = current
+        with model.no_sync():
+            mse_loss(model(x), y, reduction="sum").backward()
+        num_samples += len(y)
+        current = following
+    x, y = current
+    mse_loss(model(x), y, reduction="sum").backward()
+    num_samples += len(y)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= num_samples
     # end of solution
 
 
@@ -49,7 +61,8 @@ def accumulate(model, micro_batches):
 check.accumulate()
 
 # %% [markdown] tags=["task"]
-# This is what your own run did: the backward passes of each rank, and its sync.
+# The picture shows your own run: the backwards of each rank as solid bars, and its all-reduce as a
+# hatched one.
 
 # %% tags=["picture"]
 check.accumulate.picture()
@@ -57,15 +70,15 @@ check.accumulate.picture()
 # %% [markdown] tags=["task"]
 # ## 07.2 The last window
 #
-# Now a whole epoch. `batches` is a list of pairs as above, and `optimizer` that of the model: SGD
-# with momentum. Make one step for each window of k batches, from the front of the list, and then
-# one for the batches that are left over. The last batch may have fewer samples. Each step goes by
-# the mean over all samples of its window, on all ranks: each sample counts as much as any other.
+# Now a whole epoch. `batches` is a list of pairs as above, and `optimizer` is the model's: SGD with
+# momentum. Make one step for each window of k batches, from the front of the list, and then one step for
+# the batches that are left over. The last batch may have fewer samples. Each step uses the mean over all
+# samples of its window, on all ranks: each sample counts the same.
 #
-# `.grad` is empty before the first epoch. The check trains two epochs on the same model, and
-# compares what each step goes by, and the weights. Leave the optimizer's settings as they are.
+# `.grad` is empty before the first epoch. The check trains two epochs on the same model, and compares
+# the gradient of each step, and the weights. Leave the optimizer's settings as they are.
 #
-# Batch i has the same size on all ranks. The price: 1 all-reduce a step, and the activations of one
+# Batch number i has the same size on all ranks. The price: 1 all-reduce a step, and the activations of one
 # batch at a time.
 
 # %% tags=["answer"]
@@ -77,9 +90,9 @@ def train_epoch(model, optimizer, batches, k):
     """
     Train on every batch once, with a step for each k of them. Return nothing.
     """
-    # for each window: the next k batches, or what is left
+    # for each window: the next k batches, or those that are left
     #     for each of its batches: add its part to .grad, by its share of the samples
-    #     sync with the last one, then step, then empty .grad
+    #     all-reduce with the last one, then step, then empty .grad
     # solution
     for start in range(0, len(batches), k):
         window = batches[start : start + k]
@@ -98,8 +111,8 @@ def train_epoch(model, optimizer, batches, k):
 check.train_epoch()
 
 # %% [markdown] tags=["task"]
-# The samples that each of your steps went by. With 4 ranks, sample 0 is the first one of rank 0,
-# sample 1 that of rank 1, and so on.
+# The picture shows the samples that each of your steps used. With 4 ranks, sample 0 is the first one of
+# rank 0, sample 1 is the first one of rank 1, and so on.
 
 # %% tags=["picture"]
 check.train_epoch.picture()
@@ -107,14 +120,14 @@ check.train_epoch.picture()
 # %% [markdown] tags=["task"]
 # ## 07.3 Clip by the global norm
 #
-# Make a window's gradient as in 07.1; the lesson's `Window` may do it. Then clip: a gradient that
-# is longer than `max_norm` is scaled down to that length, and keeps its direction. A shorter one
-# stays as it is, and so does one of zeros. The length is that of all gradients as one vector. Return what
-# it was before, as a float or a tensor of one number in the gradients' dtype. Nothing but `.grad`
-# changes.
+# `micro_batches` is a list of pairs with n samples each. Leave the gradient of the mean loss in `.grad`,
+# with one all-reduce; you may use the lesson's `Window`. Then clip it: if its norm is above `max_norm`,
+# scale it down to that norm, and keep its direction. Otherwise it stays as it is, also if it is all zeros.
+# The norm is the L2 norm of all gradients as one vector. Return the norm before clipping, as a float or a
+# tensor of one number in the gradients' dtype. Nothing but `.grad` changes.
 #
-# The price: 1 all-reduce for all of it, that of the window. Write the clip by hand; torch's own
-# would pass, but shows you nothing. A frozen parameter's `.grad` is None.
+# The price: 1 all-reduce for all of it, that of the window. Write the clip by hand: torch's own function
+# would pass, but you would learn nothing from it. A frozen parameter's `.grad` is None.
 
 # %% tags=["answer"]
 # %%px
@@ -125,10 +138,10 @@ from torch.nn.functional import mse_loss
 
 def clipped_window(model, micro_batches, max_norm):
     """
-    Leave a window's gradient in .grad, clipped. Return its length before, one number.
+    Leave a window's gradient in .grad, clipped. Return its norm before, one number.
     """
-    # loop over a Window, which syncs once
-    # then find the length, and scale if it is too long
+    # loop over a Window, which makes one all-reduce
+    # then find the norm, and scale if it is too large
     # solution
     with Window(model, micro_batches) as window:
         for x, y in window:
@@ -146,7 +159,7 @@ def clipped_window(model, micro_batches, max_norm):
 check.clipped_window()
 
 # %% [markdown] tags=["task"]
-# What each rank had before and after, and how many collectives it made.
+# The picture shows each rank's norm before and after, and how many collectives it called.
 
 # %% tags=["picture"]
 check.clipped_window.picture()
@@ -154,15 +167,15 @@ check.clipped_window.picture()
 # %% [markdown] tags=["task"]
 # ## 07.4 A plateau schedule that all ranks agree on
 #
-# Each rank has an optimizer of its own, and for it a `schedule`, torch's `ReduceLROnPlateau`. After
-# each evaluation your function is called once on every rank. `total` is the sum of the losses over
-# this rank's samples, a float, and `num_samples` says how many they are. Ranks have unequally many,
-# some perhaps none; all together have at least one. The next time they may have others.
+# Each rank has its own optimizer, and for it a `schedule`, torch's `ReduceLROnPlateau`. After each
+# evaluation your function is called once on every rank. `total` is the sum of the losses over this
+# rank's samples, a float, and `num_samples` is their number. Ranks have different numbers of samples, some
+# perhaps none; all together have at least one. In the next call the numbers may be different.
 #
-# Make one step of the schedule, so that all ranks go by one number, the same to the last bit: the
-# mean loss over all samples of all ranks. It is nan if a loss is. Return that mean, a float or a
-# tensor of one number. The price: 1 collective of at most 16 bytes from each rank, enough for two
-# numbers in float64. What you send should lie on `rank_device()`.
+# Make one step of the schedule on every rank, with one number that is the same on all ranks to the last
+# bit: the mean loss over all samples of all ranks. It is nan if a loss is nan. Return that mean, a float
+# or a tensor of one number. The price: 1 collective of at most 16 bytes from each rank, enough for two
+# numbers in float64. Put the tensor that you send on `rank_device()`.
 
 # %% tags=["answer"]
 # %%px
@@ -189,7 +202,7 @@ def plateau_step(schedule, total, num_samples):
 check.plateau_step()
 
 # %% [markdown] tags=["task"]
-# The learning rate of each rank after each step of your run.
+# The picture shows the learning rate of each rank after each step of your run.
 
 # %% tags=["picture"]
 check.plateau_step.picture()

@@ -34,6 +34,7 @@ _ON_CPUS = (
 _SMALLER = {
     "03_ring": ((r"range\(10, 31, 4\)", "range(10, 19, 4)"),),
     "05_replicas": ((r"1024", "64"), (r"range\(100\)", "range(3)")),
+    "07_accumulation": ((r"1024", "64"), (r"range\(100\)", "range(3)")),
 }
 """
 Changes that let a lesson's file compute less here, because CPUs would take minutes.

@@ -246,17 +246,17 @@ plateau_step = Task(
         "dist.all_reduce(both); then divide, feed the schedule, and return what you fed.",
     ),
     mistakes={
-        "alone": "Each rank goes by its own loss, so their rates part. Let ranks talk first.",
+        "alone": "Each rank uses its own loss, so their rates differ. Combine the losses first.",
         "rate-only": "Equal rates are not enough: the schedules still remember different losses. "
         "Agree on the loss, and each schedule finds the rate.",
-        "one-rank": "One rank's loss decides. The samples of the others must count too.",
-        "mean-of-means": "Ranks have unequally many samples: weigh them, or add up sums and "
+        "one-rank": "One rank's loss decides. The samples of the other ranks must count, too.",
+        "mean-of-means": "Ranks have different numbers of samples: add up sums and numbers, and "
         "divide once.",
         "worst-rank": "The mean over all samples is wanted, not the best or the worst rank.",
         "old-count": "num_samples may change from call to call: send it each time.",
-        "hidden": "A loss of nan is a fault of the run, and the mean is nan. Nobody may hide it.",
-        "apart": "Who adds up in another order gets other last bits, and a schedule that compares "
-        "them may come to another rate. Let all ranks go by the same number.",
+        "hidden": "A loss of nan is a fault of the run. The mean must be nan, too.",
+        "apart": "Ranks that add in different orders round differently, and a schedule that "
+        "compares the results may choose another rate. Give all ranks the same number.",
         "not-a-mean": "Divide the sum of all losses by the number of all samples, once.",
         "no-mean": "Return the mean: a float, or a tensor of one number.",
         "rounded": "Do not round: neither the mean nor what you send. float32 and float64 keep "

@@ -186,15 +186,15 @@ train_epoch = Task(
     mistakes=BY_HAND_MISTAKES
     | {
         "hooks-stay": AGAIN_MISTAKES["hooks"],
-        "lost": "The batches that are left over at the end make a window too, and it needs a step.",
+        "lost": "The batches that are left over at the end are a window, too, and it needs a step.",
         "each-batch": "A step follows each window of k batches, not each batch.",
         "no-step": "Call optimizer.step() at the end of each window, of the optimizer that you "
         "were given.",
-        "not-all-step": "Every rank has an optimizer of its own: all make the same steps.",
-        "runs-on": "Each epoch is cut by itself. What is left over at its end gets a step before "
-        "the epoch is over.",
+        "not-all-step": "Every rank has its own optimizer: all of them must make the same steps.",
+        "runs-on": "Each epoch is cut into windows on its own. The batches left over at its end "
+        "get a step before the epoch ends.",
         "num-steps": "One step for each k batches, and one for what is left over.",
-        "zeroed-first": "First step, then zero_grad: a step goes by what is in .grad.",
+        "zeroed-first": "Call step first, then zero_grad: step reads .grad.",
         "not-zeroed": "After a step, empty .grad, or the next window adds to this one. The next "
         "window may be the first of another epoch.",
         "by-k": "The last window may have fewer than k batches, and its last batch fewer samples. "

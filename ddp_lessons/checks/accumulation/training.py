@@ -205,10 +205,10 @@ WINDOW_MISTAKES = {
     "cost": "All micro-batches but the last run inside the model's no_sync.",
     "no-sync": "The last micro-batch of a window runs outside of no_sync, and its backward syncs "
     "what has added up.",
-    "undivided": "Each backward adds a whole mean. Weigh each loss, so that the sum is a mean.",
-    "memory": "Forward and backward one micro-batch before you touch the next: only then are its "
-    "activations given back.",
-    "graph-kept": "A backward gives the activations back, unless retain_graph=True keeps them.",
+    "undivided": "Each backward adds a whole mean. Weight each loss, so that the sum is a mean.",
+    "memory": "Call forward and backward for one micro-batch before the forward of the next: "
+    "backward frees its activations.",
+    "graph-kept": "backward frees the activations, unless retain_graph=True keeps them.",
     "own-message": "A message of your own is not needed. DDP's sync brings the gradients of all "
     "parameters at once, and batches have the same sizes on all ranks.",
     "left-off": "Use no_sync in a with statement: it turns the sync on again when it ends.",
@@ -228,15 +228,15 @@ WINDOW_MISTAKES = {
 BY_HAND_MISTAKES = WINDOW_MISTAKES | {
     "forward-outside": "DDP decides in the forward whether to sync. So the forward, too, belongs "
     "inside no_sync.",
-    "zeroed": "Between the micro-batches of a window nobody may empty .grad.",
+    "zeroed": "Between the micro-batches of a window nothing may empty .grad.",
     "divided-twice": "DDP divides by the number of ranks already.",
 }
 
 
 AGAIN_MISTAKES = {
     "weights": "No step is wanted: leave the weights as they are.",
-    "hooks": "What a call leaves on the model, the next one meets. Take away the hooks that you "
-    "put there.",
+    "hooks": "A hook that stays on the model also runs in the next call. Remove the hooks that you "
+    "register.",
     "again": "Each call counts its own micro-batches, and keeps nothing for the next one.",
 }
 

@@ -46,8 +46,9 @@ class Watched:
         self.model = DistributedDataParallel(model).train(case.data.get("mode") != "eval")
         idle_passes(self.model, self.batches[0][0])
         self.model.zero_grad()
+        inputs, targets = max(self.batches, key=lambda batch: len(batch[0]))
         with SavedBytes(model) as saved:
-            mse_loss(model(self.batches[0][0]), self.batches[0][1])
+            mse_loss(model(inputs), targets)
         self.noted: dict = {"one_bytes": saved.peak_bytes, "first": trained(model)}
         self.forwards, self.steps = [], []
         self._num_before = 0

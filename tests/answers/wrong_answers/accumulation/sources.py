@@ -14,11 +14,16 @@ from torch.nn.functional import mse_loss
 
 ACCUMULATE = """\
 def accumulate(model, micro_batches):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        loss = mse_loss(model(x), y) / k
+    num_samples, following = 0, next(micro_batches)
+    while following is not None:
+        (x, y), following = following, next(micro_batches, None)
+        model.require_backward_grad_sync = following is None
+        loss = mse_loss(model(x), y, reduction="sum")
         loss.backward()
+        num_samples += len(y)
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad /= num_samples
 """
 
 TRAIN = """\
@@ -61,7 +66,6 @@ def plateau_step(schedule, total, num_samples):
 SOURCES = {"07.1": ACCUMULATE, "07.2": TRAIN, "07.3": CLIP, "07.4": PLATEAU}
 
 FIRST = {  # the line with which a task begins
-    "07.1": "    k = len(micro_batches)\n",
     "07.2": "    for start in",
     "07.3": "    k = len(micro_batches)\n",
 }
@@ -90,18 +94,15 @@ def at_first(number, what, mistake, lines):
 
 def at_end(number, what, mistake, lines, *pairs):
     """
-    Insert lines where all gradients are computed. The lines are indented as in 07.1.
+    Insert lines where all gradients are computed. The lines are indented as in 07.3.
     """
-    last = LAST.get(number)
-    if last is None:
-        end = "        loss.backward()\n"
-        return altered(number, what, mistake, (end, end + lines), *pairs)
+    last = LAST[number]
     if number == "07.2":
         lines = "".join(f"    {line}\n" for line in lines.splitlines())
     return altered(number, what, mistake, (last, lines + last), *pairs)
 
 
-BY_HAND = ("07.1", "07.2", "07.3")
+BY_HAND = ("07.2", "07.3")
 
 BY_FOUR = """\
     model.require_backward_grad_sync = True
