@@ -1,13 +1,13 @@
-# %% [markdown] tags=["title"] minutes=[48, 40]
+# %% [markdown] tags=["title"] minutes=[46, 40]
 # # What does DistributedDataParallel do for you?
 #
 # 45 minutes, 4 ranks. This lesson builds on [05_replicas](05_replicas.ipynb), which does by hand what
 # DDP does.
 
 # %% [markdown] tags=["why"]
-# `DistributedDataParallel` (DDP) needs two lines, `init_process_group(...)` and `model = DDP(net)`. With
-# two ranks or more, a small mistake around these lines trains several models in place of one, logs a wrong
-# loss, or hangs the job. Most of these mistakes raise no error.
+# `DistributedDataParallel` (DDP) needs two lines, `init_process_group(...)` and `model = DDP(net)`.
+# With two ranks or more, a small mistake around these lines trains several models in place of one,
+# logs a wrong loss, or hangs the job. Most of these mistakes raise no error.
 
 # %% [markdown] tags=["goal"]
 # After this lesson you can
@@ -26,8 +26,8 @@ ranks = start_ranks(4)
 # ## How many of four scripts train one model?
 
 # %% [markdown] tags=["explain"]
-# Four scripts train the network `net`. Its first weights are equal on all ranks, but each rank has its own
-# 16 images, and so its own gradients. The ranks keep one model only if the gradients are averaged.
+# Four scripts train the network `net`. Its first weights are equal on all ranks, but each rank has its
+# own 16 images, and so its own gradients. The ranks keep one model only if the gradients are averaged.
 #
 # 1. `model = DataParallel(net)`, an older wrapper that splits a batch over the GPUs of one process. The
 #    loop calls `model(images)`.
@@ -153,9 +153,10 @@ ok(verdicts, scripts_that_keep_one_model=num_good)
 # DDP packs gradients into buckets by the rule of lesson 05: the gradient that brings a bucket to its cap
 # closes it. By default the cap is 25 MiB, and 1 MiB for the first bucket, so that sending starts early.
 #
-# A new wrapper does not know yet in which order `backward` finishes the gradients. So by default one bucket
-# holds all gradients in step 1, and DDP notes their order. When the second forward begins, DDP makes its
-# final buckets, in that order and by the caps. Torch 2.13 does all this; other versions may differ.
+# A new wrapper does not know yet in which order `backward` finishes the gradients. So by default one
+# bucket holds all gradients in step 1, and DDP notes their order. When the second forward begins, DDP
+# makes its final buckets, in that order and by the caps. Torch 2.13 does all this; other versions may
+# differ.
 #
 # The gradients of the next model become ready in this order:
 #
@@ -206,12 +207,12 @@ print(f"this rank holds {weight_bytes:,} bytes of weights")
 # %% [markdown] tags=["read"]
 # There are 5 all-reduces: one in step 1, and two in each later step.
 #
-# - **Wrapping**: the ranks compare the number of their parameters (8 bytes) and the shapes (144 bytes).
+# - **Wrapping**: the ranks compare the number of their parameters (8 bytes), shapes and strides (144 bytes).
 #   Then rank 0 broadcasts its weights, and each rank holds all 4,505,640 bytes. So
 #   [claim C13](claims.md), that DDP splits the model over the processes, is **false**. If the model is
 #   too large for a GPU, use FSDP ([lesson 15](15_beyond_ddp.ipynb)).
 # - **Step 1**: the bucket leaves when its last gradient is ready. No computation is left to hide it.
-# - **Step 2** begins with rank 0's plan of the final buckets: which gradients (28 bytes), and how many in
+# - **Step 2** begins with rank 0's plan of the final buckets: which gradients (28 bytes, with their number), and how many in
 #   each bucket (8 bytes). The first all-reduce starts before the last two gradients are ready, so it can
 #   overlap with their computation. (It has 4.04 MiB, because a gradient is never cut.)
 # - **Step 3** is like all later steps. So leave the first two steps out when you measure.
@@ -244,9 +245,9 @@ ok("C13 is false, each rank holds all", all_reduces_in_three_steps=num_all_reduc
 # equal. DDP treats buffers separately, at the beginning of each forward.
 
 # %% [markdown] tags=["predict"]
-# Each rank's first forward sees its 16 of 64 images. With a momentum of 1, the running mean is that of the
-# last batch. In the second forward, in eval mode, BatchNorm itself changes nothing. Which images are in
-# rank 3's running mean then? (a) Its own 16. (b) The 16 of rank 0. (c) All 64.
+# Each rank's first forward sees its 16 of 64 images. With a momentum of 1, the running mean is that of
+# the last batch. In the second forward, in eval mode, BatchNorm itself changes nothing. Which images
+# are in rank 3's running mean then? (a) Its own 16. (b) The 16 of rank 0. (c) All 64.
 
 # %% tags=["predict"]
 predict("images_in_the_running_mean", "...")
@@ -278,15 +279,16 @@ if rank == 0:
     print(f"DDP has a method sync_buffers: {has_method}")
 
 # %% [markdown] tags=["read"]
-# The answer is (b), because each forward of the wrapper begins with a broadcast of rank 0's buffers. (The
-# forward after one under `torch.no_grad()` skips it.) Rank 0's mean is 18&nbsp;% away from that of all 64
-# images. If each rank's batch is small, use `SyncBatchNorm` (see the second "More").
+# The answer is (b), because each forward of the wrapper begins with a broadcast of rank 0's buffers.
+# (There is one exception: the first forward after one under `torch.no_grad()` sends none.) Rank 0's
+# mean is 18&nbsp;% away from that of all 64 images. If each rank's batch is small, use `SyncBatchNorm`
+# (see the second "More").
 #
 # [Claim C14](claims.md), to call `ddp_model.sync_buffers()` before `step()`, is **false**: there is no
-# such method, and training needs none. But after the last training step, the buffers of each rank contain
-# its own last batch. So before all ranks evaluate with the plain model, broadcast rank 0's buffers:
-# `for buffer in net.buffers(): dist.broadcast(buffer, src=0)`. Evaluation on rank 0 alone does not need
-# this. But the next script evaluates with the wrapper:
+# such method, and training needs none. But after the last training step, the buffers of each rank also
+# contain its own last batch. So before all ranks evaluate with the plain model, broadcast rank 0's
+# buffers: `for buffer in net.buffers(): dist.broadcast(buffer, src=0)`. Evaluation on rank 0 alone
+# needs no broadcast, but it must not call the wrapper. The next script does:
 
 # %% tags=["break", "raises-exception"]
 # %%px
@@ -294,9 +296,10 @@ if rank == 0:
     outputs = model(images)
 
 # %% [markdown] tags=["read"]
-# Rank 0 waits in the broadcast with which DDP's forward begins, because this model has buffers. (43 means
-# the 43rd collective since the start.) In a script, ranks 1 to 3 go on, and their next broadcast pairs with
-# that of rank 0. From then on rank 0 is one call ahead, and the job hangs or fails later, at another line.
+# Rank 0 waits in the broadcast with which DDP's forward begins, because this model has buffers. (43
+# means the 43rd collective since the start.) In a script, ranks 1 to 3 go on, and their next broadcast
+# pairs with that of rank 0. From then on rank 0's calls are shifted by one against the others', and
+# the job hangs or fails later, at another line.
 #
 # The repair is to call the plain model, `model.module`. The plain model holds no process group, so we may
 # ignore the report's last line:
@@ -319,18 +322,18 @@ ok("C14 is false, rank 0's buffers stay", images_in_the_running_mean=letter)
 # ## What if the loss does not reach a parameter?
 
 # %% [markdown] tags=["explain"]
-# When DDP wraps a model, it puts a hook on each parameter that has `requires_grad`. The hook of a bucket's
-# last gradient starts the all-reduce. A parameter that the loss does not reach gets no gradient, so its
-# hook does not run.
+# When DDP wraps a model, it puts a hook on each parameter that has `requires_grad`. The hook of a
+# bucket's last gradient starts the all-reduce. A parameter that the loss does not reach gets no
+# gradient, so its hook does not run.
 #
-# The next model has a trunk, `Linear(64, 64)`, and a main head and a spare head, both `Linear(64, 10)`. We
-# never pass `use_spare`:
+# The next model has a trunk, `Linear(64, 64)`, and a main head and a spare head, both `Linear(64,
+# 10)`. We never pass `use_spare`:
 #
 # ```python
 # def forward(self, images, use_spare=False):
 #     hidden = self.trunk(images).relu()
 #     logits = self.head(hidden)
-#     return logits + self.spare(hidden) if use_spare else logits
+#     return (logits + self.spare(hidden)) if use_spare else logits
 # ```
 
 # %% [markdown] tags=["predict"]
@@ -370,12 +373,13 @@ if rank == 0:
     print(message.splitlines()[-2])
 
 # %% [markdown] tags=["read"]
-# DDP raises an error in step 2. In step 1 the only bucket never gets two of its six gradients, so DDP sends
-# nothing and raises nothing, and the ranks hold 4 models. The next forward notices that the bucket was not
-# sent. We print two lines of a long error. The second line names the spare head's parameters because of
-# `set_debug_level`; for a script, set `TORCH_DISTRIBUTED_DEBUG=INFO`.
+# DDP raises an error in step 2. In step 1 the only bucket never gets two of its six gradients, so DDP
+# sends nothing and raises nothing, and the ranks hold 4 models. The next forward notices that the
+# bucket was not sent. We print two lines of a long error. The second line names the spare head's
+# parameters because of `set_debug_level`; for a script, set `TORCH_DISTRIBUTED_DEBUG=INFO`.
 #
-# If only rank 3 uses the spare head, rank 3 blocks in `backward`, and the other ranks get this error.
+# If only rank 3 uses the spare head, its bucket is full, and rank 3 waits in `backward`. The buckets
+# of the other ranks are not, so these go on, and get this error in their next forward.
 #
 # The first repair is for layers that no step trains, and costs nothing. Freeze them before you wrap:
 
@@ -408,12 +412,13 @@ if rank == 0:
 
 # %% [markdown] tags=["read"]
 # With the frozen spare head, DDP sends 19,240 bytes: trunk and main head. With
-# `find_unused_parameters=True`, DDP walks through the graph of each forward, and sends zeros for parameters
-# that it does not find: 21,840 bytes. The other 24 bytes are a flag for each of six parameters: did any rank
-# use it? If no rank did, its `.grad` is left alone, here None.
+# `find_unused_parameters=True`, DDP walks through the graph of each forward, and sends zeros for
+# parameters that it does not find: 21,840 bytes. The other 24 bytes are a flag for each of six
+# parameters: did any rank use it? If no rank did, its `.grad` is left alone, here None.
 #
-# Set this option only if parameters are unused: the walk costs time in each step. If they are the same in
-# every step, as here, `static_graph=True` is a third repair: DDP then searches in the first step only.
+# Set this option only if parameters are unused: the walk costs time in each step, and DDP then keeps
+# its first buckets. If they are the same in every step, as here, `static_graph=True` is a third
+# repair: DDP then counts in step 1 how often each hook runs.
 
 # %% tags=["check"]
 assert ranks.view["num_versions"] == [4] * 4
@@ -422,7 +427,7 @@ assert ranks.view["bytes_if_frozen"] == [[19_240]] * 4
 assert ranks.view["bytes_if_found"] == [[21_840, 24]] * 4
 assert ranks.view["spare_gradient"] == [None] * 4
 error_step = ranks.view["error_step"][0]
-ok("step 1 averages nothing, and two repairs", step_of_the_error=error_step)
+ok("step 1 averages nothing, and no error says so", step_of_the_error=error_step)
 
 # %% [markdown] tags=["question"]
 # ## More: can a step send fewer bytes?
@@ -432,9 +437,10 @@ ok("step 1 averages nothing, and two repairs", step_of_the_error=error_step)
 # all-reduce. It gets a `state`, which can be any object, and the bucket; `bucket.buffer()` is the flat
 # tensor of the bucket's gradients.
 #
-# A communication hook does not wait. It returns a **future**: an object that will hold the averaged tensor
-# later. The handle of an all-reduce has a future, `get_future()`. `then(function)` makes a second future,
-# which will hold the result of the function. The function gets the first future, which we do not need:
+# A communication hook does not wait. It returns a **future**: an object that will hold the averaged
+# tensor later. The handle of an all-reduce has a future, `get_future()`. `then(function)` makes a
+# second future, which will hold the result of the function. The function gets the first future, which
+# we do not need:
 
 # %% tags=["run"]
 # %%px
@@ -468,8 +474,9 @@ def bfloat16_hook(state, bucket):
 # %% [markdown] tags=["explain"]
 # **Top-k** sends still less: the 1&nbsp;% of the numbers that are largest in absolute value, each with its
 # position, an int32. These are 2&nbsp;% of the bytes. But ranks choose different positions, so their
-# messages cannot be added on the way: every rank receives the messages of all n - 1 other ranks. In a ring
-# all-reduce, a rank receives 2 (n - 1) / n times the bytes of the gradients ([lesson 03](03_ring.ipynb)).
+# messages cannot be added on the way: every rank receives the messages of all n - 1 other ranks. In a
+# ring all-reduce, a rank receives 2 (n - 1) / n times the bytes of the gradients ([lesson
+# 03](03_ring.ipynb)).
 
 # %% [markdown] tags=["predict"]
 # From which number of ranks n on does a rank receive at least as many bytes with top-k as with a ring
@@ -504,18 +511,18 @@ for name, (state, hook) in hooks.items():
         print(f"{name}: {percent_left[name]:.0f} % of the loss is left")
 
 # %% [markdown] tags=["read"]
-# A rank receives at least as many bytes with top-k from 100 ranks on. (The first cell computes this, and
-# sends nothing.) bfloat16 halves the bytes of the all-reduce for any number of ranks, because an all-reduce
-# can add its messages. Against bfloat16, top-k has no advantage from 50 ranks on. So top-k pays only for few
-# ranks on a slow network, and is rarely used. Take bfloat16 first. With NCCL, torch has this communication
-# hook ready: `model.register_comm_hook(None, bf16_compress_hook)`, from
+# A rank receives at least as many bytes with top-k from 100 ranks on. (The first cell computes this,
+# and sends nothing.) bfloat16 halves the bytes of the all-reduce for any number of ranks, because an
+# all-reduce can add its messages. Against bfloat16, top-k has no advantage from 50 ranks on. So top-k
+# pays only for few ranks on a slow network, and is rarely used. Take bfloat16 first. With NCCL, torch
+# has this communication hook ready: `model.register_comm_hook(None, bf16_compress_hook)`, from
 # `torch.distributed.algorithms.ddp_comm_hooks.default_hooks`.
 #
-# The second cell trains 100 steps with each communication hook. (The one for top-k is the package's.) With
-# top-k, 11&nbsp;% of the loss is left, because each step drops all numbers outside of the largest 1&nbsp;%.
-# With **error feedback**, a rank keeps these numbers, and adds them to its next gradient. Then 1&nbsp;% is
-# left, as with the exact mean. To judge a communication hook, compare the losses after equally many steps,
-# and the seconds of a step.
+# The second cell trains 100 steps with each communication hook. (The one for top-k is the package's.)
+# With top-k, 11&nbsp;% of the loss is left, because each step drops all numbers outside of the largest
+# 1&nbsp;%. With **error feedback**, a rank keeps these numbers, and adds them to its next gradient.
+# Then 1&nbsp;% is left, as with the exact mean. To judge a communication hook, compare the losses
+# after equally many steps, and the seconds of a step.
 
 # %% tags=["check"]
 percent_left = ranks.view["percent_left"][0]
@@ -534,7 +541,7 @@ ok("bfloat16 halves the bytes", ranks_at_which_top_k_receives_as_much=num_ranks)
 # | `bucket_cap_mb` | 25, first bucket 1 | another cap makes your measured step faster; it then holds for the first bucket, too |
 # | `gradient_as_bucket_view=True` | False | memory is short |
 # | `find_unused_parameters=True` | False | parts of the model are used in some steps or on some ranks only |
-# | `static_graph=True` | False | some parameters are unused, the same ones in every step: DDP then searches in the first step only |
+# | `static_graph=True` | False | the same parameters are unused in every step |
 # | `forward_sync_buffers=False` (before torch 2.13 `broadcast_buffers=False`) | True | you pool BatchNorm's statistics yourself ([task 06.3](../exercises/06_ddp.ipynb)) |
 #
 # One more line belongs before the wrapping, if each rank's batch is small:
@@ -542,8 +549,8 @@ ok("bfloat16 halves the bytes", ranks_at_which_top_k_receives_as_much=num_ranks)
 # needs GPUs, and messages in each such layer ([lesson 12](12_metrics.ipynb) builds it).
 #
 # A gradient is copied into its bucket, and the average is copied back. With
-# `gradient_as_bucket_view=True`, each `parameter.grad` is a **view** of its bucket: a tensor that uses the
-# bucket's memory. Then nothing is copied, and the gradients need no memory of their own.
+# `gradient_as_bucket_view=True`, each `parameter.grad` is a **view** of its bucket: a tensor that uses
+# the bucket's memory. Then nothing is copied back, and the gradients need no memory of their own.
 
 # %% [markdown] tags=["predict"]
 # The model of the second section has six gradients. If they are views, in how many separate blocks of
@@ -581,8 +588,8 @@ ok("gradients lie in their buckets", blocks_of_memory_with_views=num_blocks)
 # %% [markdown] tags=["cluster"]
 # ## On your own cluster
 #
-# This file, `train.py`, is complete. It trains a model with a frozen layer and a BatchNorm on random data,
-# and evaluates it on rank 0.
+# This file, `train.py`, is complete. It trains a model with a frozen layer and a BatchNorm on random
+# data, and evaluates it on rank 0.
 #
 # ```python
 # import os
@@ -652,8 +659,9 @@ ok("gradients lie in their buckets", blocks_of_memory_with_views=num_blocks)
 # | `--nproc-per-node=8`, `--nnodes=2` | DDP divides by the world size: 8, or 16. |
 # | `--standalone`, the three `--rdzv` options | How the processes find each other: [lesson 01](01_process_group.ipynb). |
 #
-# We ran the file with two and with four processes on CPUs, with `"gloo"` and `"cpu"` in place of `"nccl"`
-# and `"cuda"`, and without `set_device`, `.cuda()` and `device_ids`. On GPUs and on two nodes it was not run.
+# We ran the file with two and with four processes on CPUs, with `"gloo"` and `"cpu"` in place of
+# `"nccl"` and `"cuda"`, and without `set_device`, `.cuda()` and `device_ids`. On GPUs and on two nodes
+# it was not run.
 
 # %% [markdown] tags=["recap"]
 # You have found which of four scripts averages gradients, and predicted what DDP sends in its first and

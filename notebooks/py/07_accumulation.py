@@ -1,14 +1,14 @@
-# %% [markdown] tags=["title"] minutes=[55, 50]
+# %% [markdown] tags=["title"] minutes=[45, 42]
 # # When should ranks talk?
 #
-# 55 minutes, 4 ranks. This lesson builds on [05_replicas](05_replicas.ipynb), for averaged gradients, and
+# 45 minutes, 4 ranks. This lesson builds on [05_replicas](05_replicas.ipynb), for averaged gradients, and
 # on [06_ddp](06_ddp.ipynb), for DDP's forward.
 
 # %% [markdown] tags=["why"]
-# If the samples of a training step do not fit into a GPU's memory, you compute their gradient in parts.
-# The usual loop for this sends every gradient several times, counts some samples more than others, and
-# keeps a learning rate that no longer fits. No error says so. The messages cost time on two ranks or more.
-# The other two faults, and what accumulation saves, concern one GPU, too.
+# If the samples of a training step do not fit into a GPU's memory, you compute their gradient in
+# parts. The usual loop for this sends every gradient several times, and counts some samples more than
+# others. If you then use it to make the step larger, the old learning rate no longer fits. No error
+# says so. Only the extra messages need two ranks or more; the rest concerns one GPU, too.
 
 # %% [markdown] tags=["goal"]
 # After this lesson you can
@@ -27,11 +27,11 @@ ranks = start_ranks(4)
 # ## How often do ranks talk in one step?
 
 # %% [markdown] tags=["explain"]
-# Suppose that a step uses 64 images on each rank, and only 16 of them fit into memory. Then the 64 are cut
-# into four **micro-batches**. Each goes through forward and backward alone, and the optimizer makes one
-# step after the fourth. This works because `backward` adds to `.grad`. The sum of gradients over
-# micro-batches is called **accumulation**. `trace` below records the collectives of a rank, also those
-# that DDP calls.
+# Suppose that a step uses 64 images on each rank, and only 16 of them fit into memory. Then the 64 are
+# cut into four **micro-batches**. Each goes through forward and backward alone, and the optimizer
+# makes one step after the fourth. This works because `backward` adds to `.grad`. Adding up the
+# gradients of micro-batches is called **accumulation**. `trace` below records the collectives of a
+# rank, also those that DDP calls.
 
 
 # %% tags=["run"]
@@ -74,7 +74,8 @@ if rank == 0:
     print(f"plain loop: {num_plain} all-reduces")
 
 # %% [markdown] tags=["explain"]
-# After the loop come `optimizer.step()` and then `optimizer.zero_grad()`. A guide calls `zero_grad` first:
+# After the loop come `optimizer.step()` and then `optimizer.zero_grad()`. A guide calls `zero_grad`
+# between `backward` and `step`:
 
 # %% tags=["break"]
 # %%px
@@ -88,12 +89,13 @@ if rank == 0:
     print(f"zero_grad, then step: {num_moved} of {len(weights)} weights moved")
 
 # %% [markdown] tags=["read"]
-# The guide's order ([claim C15](claims.md)) is **false**: `step` finds no gradient, moves 0 weights, and raises
-# no error.
+# [Claim C15](claims.md), that `zero_grad` comes between `backward` and `step`, is **false**: `step`
+# finds no gradient, moves 0 weights, and raises no error. (At the beginning of the loop `zero_grad` is
+# right, too.)
 #
-# In the plain loop, each `backward` averaged all gradients over the ranks. But the optimizer reads `.grad`
-# only once, after the fourth, so one all-reduce of the sums is enough. DDP has a context manager for this:
-# inside of `with model.no_sync():`, DDP does not average.
+# In the plain loop, each `backward` averaged all gradients over the ranks. But the optimizer reads
+# `.grad` only once, after the fourth, so one all-reduce of the sums is enough. DDP has a context
+# manager for this: inside of `with model.no_sync():`, DDP does not average.
 
 # %% [markdown] tags=["predict"]
 # In the cell below, three of the four backwards are inside `no_sync`, and their forwards are not. How
@@ -137,13 +139,13 @@ if rank == 0:
     print(f"less than 0.001 % off the plain loop: {percent_mended < 0.001}")
 
 # %% [markdown] tags=["read"]
-# Now there is 1 all-reduce, inside the last call of `backward`, after its last gradient. (This small model
-# fits into one bucket; a larger one has an all-reduce for each bucket.) The gradient is that of the plain
-# loop, up to rounding. The plain loop also averaged the earlier sum in `.grad` again and again, which
-# changes nothing, because all ranks hold the same sum.
+# Now there is 1 all-reduce, inside the last call of `backward`, after its last gradient. (This small
+# model fits into one bucket; a larger one has an all-reduce for each bucket.) The gradient is that of
+# the plain loop, up to rounding. The plain loop also averaged the earlier sum in `.grad` again and
+# again, which changes nothing, because all ranks hold the same sum.
 #
-# With `no_sync`, ranks may have different numbers of micro-batches, because each rank averages once. But a
-# rank without any makes the others hang.
+# With `no_sync`, ranks may have different numbers of micro-batches, because each rank averages once.
+# But a rank without any makes the others hang.
 #
 # Some guides accumulate with `reduce_scatter` or `all_gather` ([claim C16](claims.md)). With DDP this is
 # **false**: a rank adds its own gradients, without a message. (Sharded gradients differ: lesson 15.)
@@ -168,8 +170,8 @@ ok(
 
 # %% [markdown] tags=["explain"]
 # Dividing each loss by 4 is right for equal micro-batches. But the last batch of an epoch is often
-# short, and texts have different numbers of tokens. Let N be the number of samples (or tokens) in the whole
-# step, on all ranks together, and n the number in one micro-batch.
+# short, and texts have different numbers of tokens. Let N be the number of samples (or tokens) in the
+# whole step, on all ranks together, and n the number in one micro-batch.
 #
 # - **The goal**: each sample counts 1 / N. In the mean that `cross_entropy` returns, each counts 1 / n.
 # - **DDP's average**: it adds the gradients of all ranks, and divides by the world size.
@@ -230,13 +232,15 @@ is_right = percent_weighted < 1e-10
 print(f"factors {factors}: less than 1e-10 % off: {is_right}")
 
 # %% [markdown] tags=["read"]
-# Rank 0 must multiply by 1.2: by n / N = 24 / 80, so that each sample counts 1 / N, and by 4, which undoes
-# DDP's division. The rule is: **multiply each loss by `world_size * n / N`.** The all-reduce of N sends one
-# number a step. If every rank has m samples in the step, N = `world_size` x m, the factor is n / m, and the
-# all-reduce is not needed. In language models, N and n count the target tokens that enter the loss.
+# Rank 0 must multiply by 1.2: by n / N = 24 / 80, so that each sample counts 1 / N, and by 4, which
+# undoes DDP's division. The rule is: **multiply each loss by `world_size * n / N`.** The all-reduce of
+# N sends one number a step. If every rank has m samples in the step, N = `world_size` x m, the factor
+# is n / m, and the all-reduce is not needed. In language models, N and n count the target tokens that
+# enter the loss.
 #
 # No factor repairs BatchNorm: this layer computes its mean and variance from one micro-batch, so its
-# gradients are not those of the large batch. With dropout, gradients differ by chance, because the masks do.
+# gradients are not those of the large batch. With dropout, gradients differ by chance, because the
+# masks do.
 #
 # (The class `Window` in `ddp_lessons.accumulation` has the loop of `accumulate` and these factors.)
 
@@ -254,13 +258,13 @@ ok("all samples count alike", factor_of_the_large_loss=factor)
 # two numbers for each parameter) grow with the model, not with the batch. **Activations** are the tensors
 # that forward keeps because backward needs them. Each sample has its own, and `backward` frees them.
 #
-# `step_bytes` makes a step and returns the bytes of each kind. For activations, it counts the tensors that
-# autograd keeps for backward, and returns the peak.
+# `step_bytes` makes a step and returns the bytes of each kind. For activations, it counts the tensors
+# that autograd keeps for backward, and returns the peak.
 
 # %% [markdown] tags=["predict"]
-# If 96 images go through the model below together, there are 130 KiB of parameters, 130 of gradients, 260
-# of Adam's state and 409 of activations: 929 KiB. How many KiB are there with 4 micro-batches of 24? Round
-# to a whole number.
+# If 96 images go through the model below together, there are 130 KiB of parameters, 130 of gradients,
+# 260 of Adam's state and 409 of activations: 929 KiB. How many KiB are there with 4 micro-batches of
+# 24? Round to a whole number.
 
 # %% tags=["predict"]
 predict("kib_in_micro_batches", ...)
@@ -282,17 +286,18 @@ memory_picture({name: ranks.view[name][0] for name in ("whole_step", "in_parts")
 
 # %% [markdown] tags=["read"]
 # There are 622 KiB. Only the activations shrank, to 102 KiB, because only one micro-batch at a time is
-# between its forward and its backward. (The sum is an upper bound: in the first micro-batch the gradients
-# do not exist yet when the activations peak. And DDP's buckets, which are not counted here, are a second
-# copy of the gradients, unless you pass `gradient_as_bucket_view=True`.)
+# between its forward and its backward. (So accumulation saves at most 307 KiB. It saves less than
+# that, because the gradients of the whole batch do not exist yet when its activations peak; from the
+# second micro-batch on, they do. And DDP's buckets, which are not counted here, are a second copy of
+# the gradients, unless you pass `gradient_as_bucket_view=True`.)
 #
-# Some guides say that accumulation helps when the *parameters* do not fit into memory
-# ([claim C17](claims.md)). This is **false**: then shard parameters, gradients and optimizer state over the
+# Some guides say that accumulation helps when the *parameters* do not fit into memory ([claim
+# C17](claims.md)). This is **false**: then shard parameters, gradients and optimizer state over the
 # ranks (lessons 13 and 15).
 #
-# If the whole batch fits, one large forward usually keeps the GPU busier than several small ones. On a slow
-# network accumulation can pay off all the same, because ranks send less often. But then an epoch has
-# fewer steps, and the next section shows the consequence.
+# If the whole batch fits, one large forward usually keeps the GPU busier than several small ones. On a
+# slow network accumulation can pay off all the same, because ranks send less often. But then an epoch
+# has fewer steps, and the next section shows the consequence.
 
 # %% tags=["check"]
 for whole, parts in zip(ranks.view["whole_step"], ranks.view["in_parts"], strict=True):
@@ -306,13 +311,13 @@ ok("C17 is false, only activations shrink", kib_in_micro_batches=kib)
 # ## Which learning rate fits the larger batch?
 
 # %% [markdown] tags=["explain"]
-# The **effective batch size** is the number of samples in one optimizer step: samples in a micro-batch x
-# ranks x micro-batches. Below, each of 4 ranks trains 8 epochs of 320 images, in micro-batches of 8. With
-# one micro-batch a step, the effective batch size is 32, and there are 320 steps. With eight micro-batches
-# a step, it is 256, and there are 40 steps.
+# The **effective batch size** is the number of samples in one optimizer step: samples in a micro-batch
+# x ranks x micro-batches. Below, each of 4 ranks trains 8 epochs of 320 images, in micro-batches of 8.
+# With one micro-batch a step, the effective batch size is 32, and there are 320 steps. With eight
+# micro-batches a step, it is 256, and there are 40 steps.
 #
-# SGD subtracts rate x gradient. The gradient of 256 images is the mean of eight gradients of 32 images, and
-# its random error is smaller by the square root of 8, which is 2.8.
+# SGD subtracts rate x gradient. The gradient of 256 images is the mean of eight gradients of 32
+# images, and its random error is smaller by the square root of 8, which is 2.8.
 
 
 # %% tags=["run"]
@@ -340,7 +345,8 @@ def train(num_micro_batches, rate):
 small_batch = train(num_micro_batches=1, rate=0.1)
 
 # %% [markdown] tags=["predict"]
-# Which rate with 40 steps of 256 images comes nearest to this loss: (a) 0.1, as before, (b) 0.28, which is
+# Which rate with 40 steps of 256 images comes nearest to this loss: (a) 0.1, as before, (b) 0.28,
+# which is
 # 2.8 times as much, (c) 0.8, which is 8 times as much, or (d) 3.2, which is 32 times as much?
 
 # %% tags=["predict"]
@@ -352,11 +358,12 @@ rates = {"a": 0.1, "b": 0.28, "c": 0.8, "d": 3.2}
 losses = {choice: train(num_micro_batches=8, rate=rates[choice]) for choice in rates}
 
 # %% [markdown] tags=["read"]
-# The answer is (c): 0.32 comes nearest to 0.29. With smaller rates, 40 steps do not lead as far. With 3.2
-# the model only guesses among ten digits, which has a loss of ln 10 = 2.30. Eight small steps in about
-# the same direction are as long as one step with eight times the rate. This is the **linear rule** for SGD:
-# if the effective batch size grows by k, multiply the rate by k. It does not promise the best rate, and it
-# breaks if gradients change much within the k small steps. With 40 micro-batches a step it gives 4.0:
+# The answer is (c): 0.32 comes nearest to 0.29. With smaller rates, 40 steps do not lead as far,
+# although the gradient of 256 images is less noisy. With 3.2 the model only guesses among ten digits,
+# which has a loss of ln 10 = 2.30. Eight small steps in about the same direction are as long as one
+# step with eight times the rate. This is the **linear rule** for SGD: if the effective batch size
+# grows by k, multiply the rate by k. It does not promise the best rate, and it breaks if gradients
+# change much within the k small steps. With 40 micro-batches a step k is 40, and the rate is 4.0:
 
 # %% tags=["run"]
 # %%px
@@ -364,13 +371,13 @@ too_large = train(num_micro_batches=40, rate=4.0)
 smaller = train(num_micro_batches=40, rate=1.0)
 
 # %% [markdown] tags=["read"]
-# A quarter of the rule's rate does better: the losses are 2.09 and 1.52. (8 steps are few at any rate.) The
-# limit differs from task to task; for ResNet-50 on ImageNet the rule held up to about 8,000 images a step.
-# It also breaks in the first steps, so use a **warm-up**: let the rate rise over them.
+# A quarter of the rule's rate does better: the losses are 2.09 and 1.52. (8 steps are few at any
+# rate.) The limit differs from task to task; for ResNet-50 on ImageNet the rule held up to about 8,000
+# images a step. It also breaks in the first steps, so use a **warm-up**: let the rate rise over them.
 #
 # Adam divides each gradient by its usual size, so its rule is another one, which was not run here. In
-# theory, Adam's rate grows by the square root of k if gradients are noisy (and its betas and epsilon change,
-# too). In practice, begin with the square root for Adam, and try half and double.
+# theory, Adam's rate grows by the square root of k if gradients are noisy, and its other settings change,
+# too. In practice, begin with the square root for Adam, and try half and double.
 
 # %% tags=["check"]
 losses, small_batch = ranks.view["losses"][0], ranks.view["small_batch"][0]
@@ -383,9 +390,9 @@ ok("with SGD the rate grows like the batch", best_rate=nearest)
 # ## More: where do the last batches of an epoch go?
 
 # %% [markdown] tags=["explain"]
-# The micro-batches of one step are a **window**. A guide accumulates by calling `step` at every 4th batch
-# ([claim C18](claims.md)), and does not divide the loss. Below, an epoch has 156 images on each rank: nine
-# batches of 16 and one of 12.
+# The micro-batches of one step are a **window**. A guide accumulates by calling `step` at every 4th
+# batch ([claim C18](claims.md)), and does not divide the loss. Below, an epoch has 156 images on each
+# rank: nine batches of 16 and one of 12.
 
 # %% [markdown] tags=["predict"]
 # How many of the 156 images of a rank are in no step of this epoch?
@@ -411,8 +418,9 @@ if rank == 0:
     print(f"{num_waiting} of 156 images of each rank are in no step")
 
 # %% [markdown] tags=["read"]
-# 28 images of each rank, 16 and 12, are in no step. Their gradient waits in `.grad` for the next epoch, or
-# is lost. They need a window of their own. Every rank has m = 28 images in it, so the factors are n / m:
+# 28 images of each rank, 16 and 12, are in no step. Their gradient waits in `.grad` for the next
+# epoch, or is lost. They need a window of their own. Every rank has m = 28 images in it, so the
+# factors are n / m:
 
 # %% tags=["mend"]
 # %%px
@@ -427,11 +435,11 @@ if rank == 0:
     print(f"without factors: {times_as_long:.1f} times as long")
 
 # %% [markdown] tags=["read"]
-# With 1/2 for both losses, each of the 12 images counts 1/24 on its rank, and each of the 16 counts 1/32,
-# where 1/28 is right. The gradient is off by 8&nbsp;%. Without factors, as in the guide, it is 2.0 times as
-# long as it should be in this window, and 4 times in a full one. A loop that divides by 4 in every window
-# makes it half as long as it should be in this one. [Claim C18](claims.md) is **half true**: weight each
-# micro-batch, and make a step for the batches left over.
+# With 1/2 for both losses, each of the 12 images counts 1/24 on its rank, and each of the 16 counts
+# 1/32, where 1/28 is right. The gradient is off by 8&nbsp;%. Without factors, as in the guide, it is
+# 2.0 times as long as it should be in this window, and 4 times in a full one. A loop that divides by 4
+# in every window makes it half as long as it should be in this one. [Claim C18](claims.md) is **half
+# true**: weight each micro-batch, and make a step for the batches left over.
 
 # %% tags=["check"]
 assert min(ranks.view["percent_halved"]) > 1
@@ -443,8 +451,9 @@ ok("C18 is half true, the rest needs a step, too", images_in_no_step=num_waiting
 # ## More: when are gradients clipped?
 
 # %% [markdown] tags=["explain"]
-# To **clip** a gradient means: if its L2 norm, over all parameters together, is above a limit, multiply it
-# by limit / norm. `torch.nn.utils.clip_grad_norm_` does this in place, and returns the norm before.
+# To **clip** a gradient means: if its L2 norm, over all parameters together, is above a limit,
+# multiply it by limit / norm. `torch.nn.utils.clip_grad_norm_` does this in place, and returns the
+# norm before.
 #
 # Suppose that a loop clipped after its one `backward`, and now has four of them. If the call stays in the
 # loop, it runs after each of the four backwards, each time on the sum so far.
@@ -504,8 +513,9 @@ ok("clip once, after the all-reduce", counts_most=counts_most)
 # ## More: must ranks agree on a learning rate?
 
 # %% [markdown] tags=["explain"]
-# In the next cells `ReduceLROnPlateau` halves the rate when a loss has stopped falling. Each rank gives it
-# the loss of its own test images. To make the ranks disagree, rank 3 gets wrong labels for them.
+# In the next cells `ReduceLROnPlateau` halves the rate when a loss has stopped falling. Each rank
+# gives it the loss of its own test images. To make the ranks disagree, rank 3 gets wrong labels for
+# them.
 
 
 # %% tags=["run"]
@@ -550,9 +560,9 @@ print(f"rate {own_rate:.4f}; versions of the weights on 4 ranks: {num_versions}"
 
 # %% [markdown] tags=["read"]
 # The answer is (c). Rank 3 lowered its rate alone. Equal gradients times different rates are different
-# steps, so there are 2 versions of the weights, and DDP does not notice. ([Lesson 05](05_replicas.ipynb):
-# replicas need an equal start, equal gradients and equal steps.) The repair is to give every rank the mean
-# loss:
+# steps, so there are 2 versions of the weights, and DDP does not notice. ([Lesson
+# 05](05_replicas.ipynb): replicas need an equal start, equal gradients and equal steps.) The repair is
+# to give every rank the mean loss:
 
 
 # %% tags=["mend"]
@@ -568,8 +578,8 @@ num_versions_mended = num_different(weights.detach())
 print(f"rate {shared_rate:.4f}; versions of the weights: {num_versions_mended}")
 
 # %% [markdown] tags=["explain"]
-# `ReduceLROnPlateau` follows a metric. Other schedules, like the next one, compute the rate from the number
-# of the step:
+# `ReduceLROnPlateau` follows a metric. Other schedules, like the next one, compute the rate from the
+# number of the step:
 
 # %% tags=["run"]
 # %%px
@@ -588,11 +598,12 @@ if rank == 0:
     print(f"rate {cosine_rate:.4f}; all-reduces in 21 steps: {num_cosine}")
 
 # %% [markdown] tags=["read"]
-# With the mean loss, all ranks have one rate and 1 version of the weights, for an all-reduce of one number.
-# (`PlateauSchedule` in `ddp_lessons.accumulation` does this for ranks with different numbers of samples,
-# too.) The cosine needs no message: 21 steps have 21 all-reduces, those of the gradients.
+# With the mean loss, all ranks have one rate and 1 version of the weights, for an all-reduce of one
+# number. (`PlateauSchedule` in `ddp_lessons.accumulation` does this for ranks with different numbers
+# of samples, too.) The cosine needs no message: 21 steps have 21 all-reduces, those of the gradients.
 #
-# A guide says that learning rates must be synchronised between processes ([claim C19](claims.md)). This is
+# A guide says that learning rates must be synchronised between processes ([claim C19](claims.md)).
+# This is
 # **half true**: average the metric if a schedule follows one, and send nothing if the rate follows from the
 # step.
 
