@@ -14,18 +14,21 @@ ranks = start_ranks(4)
 # %% [markdown] tags=["task"]
 # ## 08.1 An atomic save
 #
-# All ranks call `save` with states that differ. Save that of rank 0 with `torch.save`, so that a
-# kill at any moment leaves the old file or the new one, whole. The new one must be on the disk
-# (`fsync`) before it takes the name, and no rank may return before it has it. Leave no other file
-# behind and no file open, and the files of others as they are. Keep to the file's folder and what is
-# below it: what is elsewhere may be on another file system, where a rename is no single act. And
-# what a killed save has left must not disturb the next one.
+# The lesson's save was one program's. Write it for several ranks and for kills that come again and again.
+# All ranks call `save`, with states that differ. Save the state of rank 0 with `torch.save`, so that
 #
-# A kill loses what the process had in its buffers, a power cut what the system had not yet written
-# to the disk. `fsync` is for the second.
+# - a kill at any moment leaves the old file or the new one, complete;
+# - the new file is on the disk (`fsync`) before it takes the name: a kill loses what the process had in
+#   its own buffers, and a power cut also what the system had not yet written to the disk;
+# - no rank returns before the new file has its name;
+# - a save works even if an earlier one was killed and has left a part of its file behind;
+# - afterwards no other file of yours is left, no file is open, and the files of others are as they were.
 #
-# The check looks at the file after every call that rank 0 makes: what is there then is what a kill
-# would leave.
+# Write only into the file's folder and into folders below it. Another folder may be on another file
+# system, and there a rename is a copy, which is not atomic.
+#
+# The check looks at the folder after each call that rank 0 makes: what is there is what a kill at that
+# moment would leave.
 
 # %% tags=["answer"]
 # %%px
@@ -36,7 +39,7 @@ import torch.distributed as dist
 
 def save(state, path):
     """
-    Save rank 0's state; return on every rank when it is there.
+    Save rank 0's state, and return on every rank when the file is complete.
 
     Args:
         state: A dictionary of tensors and numbers.
@@ -63,24 +66,28 @@ check.save.picture()
 # %% [markdown] tags=["task"]
 # ## 08.2 Capture and restore
 #
-# `capture` returns all that moves this rank's run, as tensors and plain values: the check takes it
-# through `torch.save` and `torch.load`. `restore` puts it into another run of the same model, which
-# may have made fewer steps or more. Then both must make the same next four steps, to the last bit.
-# `ddp_lessons.checkpoint` would pass, but leave you nothing to do.
+# `capture(run)` returns all that the next steps of this rank's run depend on. The check takes it through
+# `torch.save` and `torch.load`, so it must consist of tensors and plain values. `restore(run, state)` puts
+# it into another run of the same model, which may have made fewer steps or more. Then the next four steps
+# of both runs must be equal to the last bit. The state may also be older than the last call of `capture`.
 #
-# A `run` has `model`, `optimizer`, `scheduler` and `sampler`, each with `state_dict` and
-# `load_state_dict`, and two numbers, `epoch` and `step`.
-# The model has parameters and a buffer. The loop adds noise to the images: `torch.randn`, on the
-# CPU, with other numbers on each rank. What is restored may be older than the last `capture`.
+# A `run` has `model` (in DDP), `optimizer`, `scheduler` and `sampler`. Each of the four has `state_dict` and
+# `load_state_dict`. It also has two numbers, `epoch` and `step`. The model has parameters and a buffer.
+#
+# This run draws more random numbers than the lesson's. The loop adds noise from `torch.randn`, on the CPU,
+# and the model multiplies its hidden layer by a factor from Python's own module `random`. Both differ
+# between ranks. Each rank captures and restores its own run, so no messages are needed.
+# (`capture` and `restore` of `ddp_lessons.checkpoint` would pass, but leave you nothing to do.)
 
 # %% tags=["answer"]
 # %%px
+import random
 import torch
 
 
 def capture(run):
     """
-    Return a dictionary from which this rank can go on. The run stays as it is.
+    Return a dictionary from which this rank can resume. The run stays as it is.
     """
     # solution
     return {
@@ -91,6 +98,7 @@ def capture(run):
         "epoch": run.epoch,
         "step": run.step,
         "rng": torch.get_rng_state(),
+        "random": random.getstate(),
     }
     # end of solution
 
@@ -104,6 +112,7 @@ def restore(run, state):
         getattr(run, name).load_state_dict(state[name])
     run.epoch, run.step = state["epoch"], state["step"]
     torch.set_rng_state(state["rng"])
+    random.setstate(state["random"])
     # end of solution
 
 
@@ -116,17 +125,21 @@ check.capture.picture()
 # %% [markdown] tags=["task"]
 # ## 08.3 Resume in the middle of an epoch
 #
-# Write the loop of a program that may be killed at any step, and is then started again from its
-# first line. It trains for `num_epochs` epochs and saves after each step whose number `every`
-# divides; one save more when all is done is allowed. However often it is killed: no sample is lost
-# or comes twice, and the weights at the end are those of a run that nobody killed. A run that was
-# saved at its end makes no step more.
+# Write the loop of a program that may be killed at any step, and is then started again from its first
+# line. It trains for `num_epochs` epochs, and saves after each step whose number is a multiple of
+# `every`. (One more save at the very end is allowed.) However often it is killed, each sample is trained
+# on once, and the final weights are those of a run that was never killed. A run that was saved at its end
+# makes no further step.
 #
-# `saves` is the lesson's `Checkpoints`: `saves.load(run)` puts a run back to the latest checkpoint,
-# and leaves it alone if there is none. It restores `run.epoch` (the epoch to go on with),
-# `run.step`, and the place of `run.sampler`. `set_epoch` with the epoch that the sampler is in
-# leaves it at its place; any other epoch begins at its start. The sampler pads the end of an epoch,
-# as in lesson 04: the picture shows the last epoch with 2 repeats, which are no mistake.
+# `saves` is an object of the package's class `Checkpoints`, a folder of checkpoints. `saves.save(run)`
+# saves a run. `saves.load(run)` puts the run back to its latest checkpoint: `run.epoch`, the epoch in
+# which to go on, `run.step`, and the place of `run.sampler`. If there is no checkpoint, `load` changes
+# nothing.
+#
+# `run.sampler.set_epoch(epoch)` starts another epoch at its first sample. If the sampler is in that epoch
+# already, as after a load, it keeps its place. A loop over `batches` then yields what is left of the epoch.
+# The sampler pads the end of an epoch, as in lesson 04: the picture shows the last epoch with 2 repeats,
+# which are right.
 
 # %% tags=["answer"]
 # %%px
@@ -136,7 +149,7 @@ def train(run, batches, train_step, saves, num_epochs, every):
 
     Args:
         run: At epoch 0, step 0. run.sampler.set_epoch(epoch) chooses an epoch.
-        batches: Looped over, it gives what run.sampler has left of its epoch.
+        batches: A loop over it yields what run.sampler has left of its epoch.
         train_step: train_step(run, batch) makes one step and counts it in run.step.
         saves: Has load(run) and save(run), which every rank must call.
         num_epochs: Number of epochs of the whole run.
@@ -163,11 +176,12 @@ check.train.picture()
 # %% [markdown] tags=["task"]
 # ## 08.4 Shards for another number of ranks
 #
-# A tensor of `num_rows` rows was saved in pieces, by some other number of ranks. Now `w` ranks load
-# it, as `fully_shard` splits: each has `ceil(num_rows / w)` rows, in rank order, as far as rows
-# last. So the last ranks may have fewer, or none. Fill this rank's part.
+# The lesson let DCP read from the files that hold a rank's rows. Now you write that reader. A tensor of
+# `num_rows` rows was saved in pieces of any length, by some other number of ranks. Now `w` ranks load it,
+# as `fully_shard` splits it: each rank has `ceil(num_rows / w)` rows, in rank order, as far as rows last. So
+# the last ranks may have fewer rows, or none. Fill this rank's part.
 #
-# The least it can cost: each rank reads its own rows, once, and sends nothing.
+# The target for the cost: each rank reads each of its own rows once, no other row, and sends no message.
 
 # %% tags=["answer"]
 # %%px
@@ -206,19 +220,19 @@ check.reshard.picture()
 # %% [markdown] tags=["task"]
 # ## 08.5 Four ranks, a kill, two ranks
 #
-# All of part 1 in one function. It trains on digits with any number of ranks. Each step takes one
-# batch of `batches`, the same on all ranks: each rank takes its share, `micro_batch` samples at a
-# time, and ranks talk once a step, beside loading and saving: they average gradients. The gradient
-# is the mean over the batch.
+# This function needs all of part 1. It trains on digits with any number of ranks. Each step takes one
+# batch of `batches`, which is the same on all ranks. Each rank takes its own share of the batch, at most
+# `micro_batch` samples in one forward, and the gradient is the mean over the whole batch. Apart from
+# loading and saving, ranks communicate once a step, when they average gradients.
 #
-# The check lets four ranks train, kills them in the middle of a step, and calls your function
-# again, on as many ranks and on fewer. As many must end with the weights of a run without a kill,
-# to the last bit. With fewer, each step must be the one that four would make, up to rounding. Each
-# run was warmed up by the idle pass of the lesson, so DDP's buckets are the same in all of them.
+# The check lets four ranks train, kills them in the middle of a step, and calls your function again, on
+# as many ranks and on fewer. As many ranks must end with the weights of a run without a kill, to the last
+# bit. With fewer ranks, each step must be the step of four ranks, up to rounding. Each run that you get was
+# warmed up: it has made idle passes, as in the lesson, so DDP's buckets are the same in all runs.
 #
-# `saves` is the lesson's `Checkpoints`, so `save_sharded` lets every rank write its part at once,
-# and `load` with `exact=False` takes also what another number of ranks has saved. With as many
-# ranks it is exact all the same. One save more when all is done is allowed.
+# `saves` is a `Checkpoints` as in 08.3. In its `save_sharded(run)` every rank writes its own part at once.
+# `load(run, exact=False)` also takes what another number of ranks has saved; with the same number of ranks
+# it restores every bit all the same. One more save at the very end is allowed.
 
 # %% tags=["answer"]
 # %%px
@@ -236,7 +250,8 @@ def finish(run, saves, images, labels, batches, micro_batch, every):
         saves: Has load(run, exact) and save_sharded(run), which every rank must call.
         images: (N, 64) float32.
         labels: (N,) int64.
-        batches: For each step the B samples of all ranks together, (B,) int64.
+        batches: For each step the numbers of its B samples, (B,) int64. All ranks
+            together train on these samples.
         micro_batch: Most samples of one forward. It divides a rank's share, B / w.
         every: Save after steps every, 2 * every and so on.
     """

@@ -5,6 +5,7 @@ On each rank: `_act`, `_objects`, `_parts`, `_without_zeros`. In the kernel: the
 """
 
 import io
+import random
 
 import torch
 
@@ -19,7 +20,17 @@ from ddp_lessons.ranks.rank.rank_agent import current_agent
 
 _STEPS_AFTER = 4
 
-_PARTS = ("weights", "buffers", "optimizer", "schedule", "place", "noise", "step", "mode")
+_PARTS = (
+    "weights",
+    "buffers",
+    "optimizer",
+    "schedule",
+    "place",
+    "noise",
+    "factors",
+    "step",
+    "mode",
+)
 
 
 def _cases(draw):
@@ -101,6 +112,7 @@ def _parts(context, run):
             "schedule": (run.scheduler.last_epoch, [g["lr"] for g in run.optimizer.param_groups]),
             "place": (run.sampler.state_dict(), run.epoch),
             "noise": torch.get_rng_state(),
+            "factors": random.getstate(),
             "step": run.step,
             "mode": [module.training for module in run.model.modules()],
             "gradients": [p.grad for p in parameters],
@@ -197,11 +209,11 @@ capture = Task(
         "Whatever changes from step to step, and has a say in the next one, must come back. Go "
         "through one step of the loop and list it.",
         "model, optimizer, scheduler and sampler each have state_dict and load_state_dict. The "
-        "rest are numbers, and the random numbers of torch.",
-        "torch.get_rng_state() returns the state of torch's random numbers as a tensor, and "
-        "torch.set_rng_state(state) puts it back.",
-        "The dictionary has seven entries: model, optimizer, scheduler, sampler, epoch, step, rng. "
-        "Each is restored by one line.",
+        "rest are two numbers, and two random number generators: torch's and Python's.",
+        "torch.get_rng_state() returns the state of torch's generator as a tensor, and "
+        "torch.set_rng_state(state) puts it back. Python's module random has such a pair, too.",
+        "The dictionary has eight entries: model, optimizer, scheduler, sampler, epoch, step, and "
+        "the states of the two generators. Each is restored by one line.",
     ),
     mistakes={
         "missing": "Both functions must be on every rank. They stand in one cell: run it.",
@@ -213,20 +225,22 @@ capture = Task(
         "in the state that it is given.",
         "buffers": "A model has buffers as well, such as BatchNorm's running mean. They are in "
         "model.state_dict(), but not in model.parameters().",
-        "mode": "Leave the mode as it is: who trains on must be in train mode.",
+        "mode": "Leave the mode as it is: a run that trains on must be in train mode.",
         "deadlock": "Every rank captures and restores a run of its own. If you call a collective, "
         "every rank must call it.",
         "untouched": "restore puts a run back to the state that it is given, also if the run has "
         "come further since. It is called on every rank.",
         "weights": "model.load_state_dict takes what model.state_dict() returned.",
-        "weights-only": "The weights are the smallest part of it. What else moves the next step?",
+        "weights-only": "The weights alone are not enough. What else moves the next step?",
         "optimizer": "The optimizer remembers earlier gradients (momentum): it has a state_dict, "
         "and load_state_dict puts that in the place of all it remembers.",
         "schedule": "The learning rate falls by a schedule, which counts steps of its own.",
-        "place": "Samples are gone through in epochs: restore the sampler's place and run.epoch.",
-        "noise": "The noise comes from torch's random numbers. They have a state, too. Put it back "
-        "as it was, and last: what draws afterwards moves it on.",
-        "other-rank": "Each rank has random numbers of its own: let each capture its own.",
+        "place": "The next batch follows from the sampler's place and run.epoch: restore both.",
+        "noise": "The noise comes from torch's random number generator, which has a state. Put it "
+        "back as it was, and last: what draws afterwards moves it on.",
+        "factors": "The model draws its factors from Python's random number generator: "
+        "random.getstate() returns its state, and random.setstate puts it back.",
+        "other-rank": "The generators of the ranks differ: let each rank capture its own.",
         "step": "run.step counts on from where it was.",
         "new-object": "Keep the run's own objects, and put into them what was captured: an "
         "optimizer moves the parameters that it was made with, a schedule that optimizer, and the "

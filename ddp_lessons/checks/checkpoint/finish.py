@@ -197,7 +197,7 @@ finish = Task(
         Mistake(
             "share",
             "Each rank takes its own part of the batch only. Share the batch among as many ranks "
-            "as there are now: rank and world_size tell which part is whose.",
+            "as there are now: rank and world_size say which part is which rank's.",
             shows=in_a_life(takes_other_share),
         ),
         Mistake(

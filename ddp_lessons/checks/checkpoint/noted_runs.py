@@ -4,6 +4,7 @@ The runs that exercise 08 kills, saves and resumes, in addition to those of `kit
 Legend: step s is made when s - 1 steps are done; N samples of F numbers; G numbers in a gradient.
 """
 
+import random
 import time
 
 import torch
@@ -29,6 +30,7 @@ _RATE, _MOMENTUM = 0.1, 0.9
 class Centred(nn.Module):
     """
     A layer that subtracts a running mean, as BatchNorm does. The mean is a buffer, not a parameter.
+    In train mode, it multiplies its inputs by a number from Python's random number generator.
 
     Args:
         num_features: F.
@@ -47,6 +49,7 @@ class Centred(nn.Module):
         Return relu of the inputs less the running mean, which is updated only in train mode.
         """
         if self.training:
+            inputs = inputs * (0.5 + random.random())
             with torch.no_grad():
                 self.running_mean.lerp_(inputs.mean(dim=0), 0.1)
         return relu(inputs) - self.running_mean.clone()
@@ -54,13 +57,16 @@ class Centred(nn.Module):
 
 def buffered_run(context, seed):
     """
-    Return a NoisyRun whose model has a buffer that each step changes and the next step uses.
+    Return a NoisyRun whose model has a buffer that each step changes and the next step uses. Its
+    model also draws from Python's random number generator, which has a seed of each rank's own.
 
     Args:
         context: The RankContext; its case names the `optimizer`.
         seed: The first weights and the first noise follow from it.
     """
-    return NoisyRun(context, seed, hidden=Centred(NUM_HIDDEN))
+    noisy_run = NoisyRun(context, seed, hidden=Centred(NUM_HIDDEN))
+    random.seed(f"{seed} {context.rank}")
+    return noisy_run
 
 
 class NotedRun(NoisyRun):

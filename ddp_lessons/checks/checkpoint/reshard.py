@@ -167,7 +167,7 @@ reshard = Task(
         ),
         Mistake(
             "empty",
-            "Write into own itself: own[first:last] = rows. A new tensor is seen by nobody.",
+            "Write into own itself: own[first:last] = rows. The caller never sees a new tensor.",
             "No rank has changed its own.",
             shows=_fills_nothing,
         ),
@@ -211,7 +211,7 @@ reshard = Task(
         ),
         Mistake(
             "kept",
-            "Make what you return anew in each call: nothing may stay from one call to the next.",
+            "Read the rows again in each call: nothing may stay from one call to the next.",
             "Called once more, for another tensor whose pieces have the same names, it does not "
             "fill in what read gives.",
             shows=_fills_old_rows,

@@ -188,20 +188,20 @@ save = Task(
     name="save",
     cases=_cases,
     act=_act,
-    ok="the old file or the new one at every moment, and nobody returns too soon",
+    ok="the old file or the new one at every moment, and no rank returns too soon",
     draw=_draw,
     hints=(
         "Opening a file for writing empties it. So the old file must keep its name until the new "
         "one is whole.",
         "Write under another name in the same folder, and wait until that is on the disk. Then "
-        "give it the name: os.replace is done wholly or not at all.",
+        "give it the name: os.replace is atomic, done wholly or not at all.",
         "To wait for the disk you need the open file: with open(other, 'wb') as file, torch.save "
         "into it, file.flush(), and os.fsync(file.fileno()).",
         "Rank 0 does all of that under `if dist.get_rank() == 0:`. After it, on every rank: "
         "dist.barrier().",
     ),
     mistakes=(
-        Mistake("every-rank", "Let rank 0 write, and nobody else.", shows=_writes_elsewhere),
+        Mistake("every-rank", "Let rank 0 write, and no other rank.", shows=_writes_elsewhere),
         Mistake(
             "not-saved",
             "After the call, the new state must be under the name that was given.",
@@ -209,7 +209,7 @@ save = Task(
         ),
         Mistake(
             "gap",
-            "Do not remove the old file. os.replace puts the new one in its place in one act.",
+            "Do not remove the old file. os.replace puts the new one in its place atomically.",
             shows=_at_rank_0(_has_a_gap),
         ),
         Mistake(
@@ -256,8 +256,8 @@ save = Task(
         Mistake(
             "after-kill",
             "A kill may leave a part of the new file behind, of any length, and what else you "
-            "made. The next save has to begin all of it anew, and must not fail because it is "
-            "there.",
+            "made. The next save has to write all of it again, and must not fail because something "
+            "is there.",
             shows=_at_rank_0(
                 lambda kept: (
                     kept["fault"] and f"Killed while it saved, and called again: {kept['fault']}."

@@ -151,7 +151,7 @@ train = Task(
     warm_up=first_save,
     hints=(
         "A program that was killed is started again from its first line. So the same function must "
-        "start a run and go on with one: it looks first what is on the disk.",
+        "start a run and resume one: it first looks what is on the disk.",
         "saves.load(run) puts back the epoch, the step and the sampler's place. If there is no "
         "checkpoint, it leaves the run as it is.",
         "The outer loop begins at run.epoch, not at 0. In the epoch it comes back to, batches "
@@ -172,20 +172,20 @@ train = Task(
         "loads-again": "Each load puts the run back to what is on the disk. Load once, at the "
         "start.",
         "epoch-anew": "The epoch is right, but the sampler has lost its place in it, which the "
-        "load has put back. Tell it no other epoch in between, and let batches go on.",
+        "load has put back. Call set_epoch with no other epoch in between, and let batches go on.",
         "num-epochs": "num_epochs is the number of epochs of the whole run. Those that were over "
         "before a kill count, too. None is left out at the end, and none comes after the last.",
         "twice": "Each batch is for one step, however often the run is killed. A checkpoint in the "
         "middle of epoch e says: go on in e. Keep run.epoch true, so that the loop begins there.",
-        "lost": "A checkpoint in the middle of epoch e says: go on in e, and the sampler skips by "
-        "itself what was seen. Count an epoch when it is over, and a step when it is made.",
+        "lost": "A checkpoint in the middle of epoch e says: go on in e, and the sampler skips "
+        "what was seen. Count an epoch when it is over, and a step when it is made.",
         "alike": "The samples of epoch 0 come again. Tell the sampler by set_epoch which epoch it "
         "is, and move run.epoch on when one is over.",
         "after-end": "A run that is over has no step left. Which epoch does its checkpoint name?",
         "too-seldom": "Save after each step whose number can be divided by every. It is run.step, "
         "which counts on from epoch to epoch.",
         "too-often": "A save costs time. Save only after steps that every divides.",
-        "saves-dead": "A kill asks nobody: no except and no finally runs. Save while all is well.",
+        "saves-dead": "After a kill no except and no finally runs. Save after a step, in the loop.",
         "deadlock": "saves.save and saves.load are collective: every rank must call them.",
     },
     must_return=False,

@@ -36,6 +36,11 @@ def restore(run, state):
         ('    run.sampler.load_state_dict(state["sampler"])\n', ""),
     ),
     capture("forgets the step", "step", ('    run.step = state["step"]\n', "")),
+    capture(
+        "forgets Python's random numbers",
+        "factors",
+        ('    random.setstate(state["random"])\n', ""),
+    ),
     capture("forgets the noise", "noise", ('    torch.set_rng_state(state["rng"])\n', "")),
     capture(
         "rank 0's random numbers for all",
@@ -77,18 +82,20 @@ def restore(run, state):
         "unusual: a list over the ranks, gathered, and parts by name",
         None,
         """
-import torch, torch.distributed as dist
+import random, torch, torch.distributed as dist
 NAMES = ["sampler", "scheduler", "optimizer", "model"]
 def capture(run):
     rngs = [None] * dist.get_world_size()
-    dist.all_gather_object(rngs, torch.random.get_rng_state())
+    dist.all_gather_object(rngs, (torch.random.get_rng_state(), random.getstate()))
     own = [getattr(run, name).state_dict() for name in NAMES]
     return [rngs, run.step, run.epoch, *own]
 def restore(run, state):
     rngs, run.step, run.epoch, *own = state
     for name, part in zip(NAMES, own):
         getattr(run, name).load_state_dict(part)
-    torch.random.set_rng_state(rngs[dist.get_rank()])
+    rng, factors = rngs[dist.get_rank()]
+    torch.random.set_rng_state(rng)
+    random.setstate(factors)
 """,
     ),
     Answer(
@@ -165,12 +172,13 @@ def restore(run, state):
         "unusual: torch's functions for distributed states, and of the schedule one number",
         None,
         """
-import torch
+import random, torch
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 def capture(run):
     model, optimizer = get_state_dict(run.model, run.optimizer)
     rest = [run.scheduler.last_epoch, run.sampler.state_dict(), run.epoch, run.step]
-    return {"all": [model, optimizer, rest], "rng": torch.get_rng_state()}
+    rngs = {"rng": torch.get_rng_state(), "factors": list(random.getstate())}
+    return {"all": [model, optimizer, rest], **rngs}
 def restore(run, state):
     model, optimizer, rest = state["all"]
     parts = {"model_state_dict": model, "optim_state_dict": optimizer}
@@ -178,6 +186,7 @@ def restore(run, state):
     run.scheduler.last_epoch, place, run.epoch, run.step = rest
     run.sampler.load_state_dict(place)
     torch.set_rng_state(state["rng"])
+    random.setstate(tuple(state["factors"]))
 """,
     ),
     altered(

@@ -18,6 +18,7 @@ def save(state, path):
 """
 
 CAPTURE = """
+import random
 import torch
 def capture(run):
     return {
@@ -28,6 +29,7 @@ def capture(run):
         "epoch": run.epoch,
         "step": run.step,
         "rng": torch.get_rng_state(),
+        "random": random.getstate(),
     }
 def restore(run, state):
     run.model.load_state_dict(state["model"])
@@ -37,6 +39,7 @@ def restore(run, state):
     run.epoch = state["epoch"]
     run.step = state["step"]
     torch.set_rng_state(state["rng"])
+    random.setstate(state["random"])
 """
 
 TRAIN = """
