@@ -62,10 +62,12 @@ def _cases(draw):
     samples = draw.sample([2 * draw.randint(150, 600) + 1, 2, 0], 3)
     data = {"layers": [[5, 2], [4, 3]], "dtype": "float64", "samples": samples}
     yield Case(3, {**data, "without the head on": [draw.randint(0, 2)]})
-    # The gradient of a parameter that is not contiguous is not contiguous either.
+    # The gradient of a parameter that is not contiguous is not contiguous either. The zeros of a
+    # rank without samples must lie in memory as it does.
     layers = [*random_layers(draw, 2), [2 * draw.randint(3, 6), 2]]
-    data = {"layers": layers, "dtype": "float32", "samples": draw.sample(range(1, 9), 2)}
-    yield Case(2, {**data, "without the head on": [], "transposed": "layer2.weight"})
+    samples = draw.sample([0, draw.randint(1, 3), draw.randint(4, 9)], 3)
+    data = {"layers": layers, "dtype": "float32", "samples": samples}
+    yield Case(3, {**data, "without the head on": [], "transposed": "layer2.weight"})
     # A nan in the gradient of a rank that has samples is a fault, which an answer must not hide.
     data = {"layers": random_layers(draw, 2), "dtype": "float32", "samples": [3, 5]}
     yield Case(2, {**data, "without the head on": [], "nan on rank": draw.randint(0, 1)})
@@ -147,6 +149,11 @@ def _leaves_out_users(view):
 def _is_right_elsewhere(view):
     ranks = range(view.case.world_size)
     return any(is_sum(view, shares_of(view.case), rank=rank) for rank in ranks)
+
+
+def _has_zeros_of_another_layout(view):
+    has_zeros = view.case["samples"][view.rank] == 0
+    return has_zeros and _lacks_the_transposed(view) and _is_right_elsewhere(view)
 
 
 def _differs_in_bits(view):
@@ -261,6 +268,12 @@ average_gradients = Task(
             "The shares of all ranks must add up to 1. A rank's share is its number of samples, "
             "divided once by that of all ranks.",
             shows=wrong_if(_has_other_shares),
+        ),
+        Mistake(
+            "layout",
+            "An all-reduce adds numbers in the order in which they lie in memory. Zeros must lie "
+            "there as the parameter does: take torch.zeros_like.",
+            shows=wrong_if(_has_zeros_of_another_layout),
         ),
         Mistake(
             "one-rank",

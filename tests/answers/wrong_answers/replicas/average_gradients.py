@@ -210,6 +210,15 @@ def average_gradients(model, num_samples):
     _sent_as("float32"),
     altered(
         "05.2",
+        "sends zeros that do not lie in memory as the parameter does",
+        "layout",
+        (
+            "torch.zeros_like(parameter)",
+            "torch.zeros(parameter.shape, dtype=parameter.dtype, device=rank_device())",
+        ),
+    ),
+    altered(
+        "05.2",
         "weighs what is not a number with 0",
         "no-samples",
         (" or num_samples == 0", ""),
