@@ -1,17 +1,17 @@
-# %% [markdown] tags=["title"] minutes=[55, 44]
+# %% [markdown] tags=["title"] minutes=[52, 48]
 # # What must be saved so that nothing is lost?
 #
-# 50 minutes, 4 ranks. In the parts headed "More", 2 ranks take over. This lesson builds on
+# 50 minutes, 4 ranks. In a part headed "More", 2 ranks load what 4 have saved. This lesson builds on
 # [00_ranks](00_ranks.ipynb), where a rank was killed, on the shuffle of [04_samplers](04_samplers.ipynb),
 # and on [06_ddp](06_ddp.ipynb).
 
 # %% [markdown] tags=["why"]
-# A job of many days loses a GPU, a node or its time limit before it is finished. On 16,384 GPUs, Meta's
-# training of Llama 3 was interrupted about every three hours. A job continues from a **checkpoint**: a file,
-# or a folder, from which a run can go on.
+# A job of many days loses a GPU, a node or its time limit before it is finished. On 16,384 GPUs,
+# Meta's training of Llama 3 was interrupted about every three hours. A job continues from a
+# **checkpoint**: a file, or a folder, from which a run can go on.
 #
-# A killed save can destroy the only copy. With several ranks, a file can also lack some ranks' state. A run
-# that resumes from an incomplete checkpoint trains on, differently, without an error.
+# A killed save can destroy the only copy. With several ranks, a file can also lack some ranks' state.
+# A run that resumes from an incomplete checkpoint trains on, differently, without an error.
 
 # %% [markdown] tags=["goal"]
 # After this lesson you can
@@ -33,8 +33,9 @@ ranks = start_ranks(4)
 # ## Which parts of a run differ between ranks?
 
 # %% [markdown] tags=["explain"]
-# A checkpoint must hold all that the next step depends on. The method `state_dict()` of an object returns its
-# state as a dictionary of tensors and numbers, and `load_state_dict` puts such a dictionary back.
+# A checkpoint must hold all that the next step depends on. The method `state_dict()` of an object
+# returns its state as a dictionary of tensors and numbers, and `load_state_dict` puts such a
+# dictionary back.
 #
 # | entry | what is in it |
 # | --- | --- |
@@ -45,8 +46,8 @@ ranks = start_ranks(4)
 # | `epoch`, `step` | the numbers that the loop counts |
 # | `torch.get_rng_state()` | the state of torch's random number generator |
 #
-# Other runs have more: a `GradScaler`, the generators of Python, NumPy and the GPU, or a loader whose workers
-# have read batches that are not trained on yet.
+# Other runs have more: a `GradScaler`, the generators of Python, NumPy and the GPU, or a loader whose
+# workers have read batches that are not trained on yet.
 #
 # Below each rank makes three steps with DDP, and adds random noise to its images.
 
@@ -112,16 +113,18 @@ state = {
 
 # %% [markdown] tags=["predict"]
 # Each rank has made this dictionary from its own objects. For each entry: what changed it in the three
-# steps, and did all ranks get the same change? How many of the seven entries differ between the four ranks?
+# steps, and did all ranks get the same change? How many of the seven entries differ between the four
+# ranks?
 
 # %% tags=["predict"]
 predict("entries_that_differ", ...)
 
 # %% [markdown] tags=["explain"]
-# To compare, each rank saves its dictionary into its own file, and loads all four. `map_location="cpu"`
-# puts all tensors into main memory. `weights_only=True`, the default since torch 2.6, refuses all but tensors
-# and plain values. Two entries are equal if `torch.save` makes the same bytes of them. (Different bytes would
-# need a closer look: equal values can be stored in different ways.)
+# To compare, each rank saves its dictionary into its own file, and loads all four.
+# `map_location="cpu"` puts all tensors into main memory. `weights_only=True`, the default since torch
+# 2.6, refuses all but tensors and plain values. Two entries are equal if `torch.save` makes the same
+# bytes of them. (Different bytes would need a closer look: equal values can be stored in different
+# ways.)
 
 
 # %% tags=["run"]
@@ -143,11 +146,11 @@ if rank == 0:
         print(f"  {name}: {number}")
 
 # %% [markdown] tags=["read"]
-# Only 1 of the seven entries differs: the random number generator. DDP gave all ranks the same gradients, so
-# weights and momentum are equal. The ranks saw different samples, but our sampler's state is the epoch and
-# the number of samples that it handed out, and this number is equal. (With BatchNorm, `model` would have 4
-# versions, because each rank's running statistics follow its own samples. Then save rank 0's, which DDP
-# copies to all ranks before the next forward.)
+# Only 1 of the seven entries differs: the random number generator. DDP gave all ranks the same
+# gradients, so weights and momentum are equal. The ranks saw different samples, but our sampler's
+# state is the epoch and the number of samples that it handed out, and this number is equal. (With
+# BatchNorm, `model` would have 4 versions, because each rank's running statistics follow its own
+# samples. Then save rank 0's, which DDP copies to all ranks before the next forward.)
 #
 # So the checkpoint needs all four generators. A common error is that all ranks save to one path:
 
@@ -163,8 +166,7 @@ print(f"one.pt holds the state of {num_kept} of 4 ranks")
 
 # %% [markdown] tags=["read"]
 # Four processes opened the same file, and each emptied it and wrote its own state. The state of 1 rank is
-# left, and which rank that is differs from run to run. (If the states differ in length, the file can also be
-# damaged.)
+# left, and which rank that is differs from run to run. (The file can also hold a mixture, or be damaged.)
 #
 # The repair is that rank 0 gathers what differs, and writes one file for all. The other ranks wait in a
 # barrier, because an incomplete file cannot be read:
@@ -179,8 +181,8 @@ if rank == 0:
 dist.barrier()  # no rank reads before the file is complete
 
 # %% [markdown] tags=["read"]
-# A resumed run is a new process with new objects. Every rank reads the file, and takes its own generator's
-# state:
+# A resumed run is a new process with new objects. Every rank reads the file, and takes its own
+# generator's state:
 
 # %% tags=["run"]
 # %%px
@@ -205,12 +207,13 @@ torch.set_rng_state(loaded["rng"][rank])
 report("after")
 
 # %% [markdown] tags=["read"]
-# `load_state_dict` copies the numbers to where the model and the optimizer are. Every rank reads the file,
-# because DDP copies rank 0's weights only when it wraps a model, and never the optimizer's state.
+# `load_state_dict` copies the numbers to where the model and the optimizer are. Every rank reads the
+# file, because DDP copies rank 0's weights only when it wraps a model, and never the optimizer's
+# state.
 #
-# On GPUs `map_location` matters: without it, each of a node's 8 processes loads tensors that were saved from
-# `cuda:0` onto GPU 0. Noise that is drawn on a GPU also needs `torch.cuda.get_rng_state()`. (Neither GPU
-# case was run here.)
+# On GPUs `map_location` matters: without it, each of a node's 8 processes loads tensors that were
+# saved from `cuda:0` onto GPU 0. Noise that is drawn on a GPU also needs `torch.cuda.get_rng_state()`.
+# (Neither GPU case was run here.)
 #
 # Why `model.module`? The wrapper is a model, too, and holds yours under the name `module`:
 
@@ -225,9 +228,9 @@ if rank == 0:
     print(message)
 
 # %% [markdown] tags=["read"]
-# Each name of the wrapper begins with `module.`, so the plain model lacks its own 4 names, and rejects the 4
-# with `module.`. (`strict=False` would silence the error and load nothing.) The repair is to save the model
-# inside of DDP:
+# Each name of the wrapper begins with `module.`, so the plain model lacks its own 4 names, and rejects
+# the 4 with `module.`. (`strict=False` would silence the error and load nothing.) The repair is to
+# save the model inside of DDP:
 
 # %% tags=["mend"]
 # %%px
@@ -248,11 +251,12 @@ ok("gather what differs, one rank writes", entries_that_differ=num_differing)
 # ## What is left when a save is killed?
 
 # %% [markdown] tags=["explain"]
-# At its time limit, Slurm sends a job SIGTERM, and SIGKILL 30 s later (its default). When a machine's memory
-# runs out, SIGKILL comes without a warning. So a kill can come at any moment, also inside a save.
+# At its time limit, Slurm sends a job SIGTERM, and SIGKILL 30 s later (its default). When a machine's
+# memory runs out, SIGKILL comes without a warning. So a kill can come at any moment, also inside a
+# save.
 #
-# To choose the moment, we put an object into `state` that kills its own process when `torch.save` comes to it.
-# The kernel runs this program in a new process, in the ranks' folder:
+# To choose the moment, we put an object into `state` that kills its own process when `torch.save`
+# comes to it. The kernel runs this program in a new process, in the ranks' folder:
 
 # %% tags=["run"]
 import subprocess
@@ -276,8 +280,8 @@ def run_program(text):
 
 
 # %% [markdown] tags=["predict"]
-# `run.pt` is the good checkpoint of the last section. The program calls `torch.save(state, "run.pt")`, and
-# is killed inside this call. How many bytes does `run.pt` have then?
+# `run.pt` is the good checkpoint of the last section. The program calls `torch.save(state, "run.pt")`,
+# and is killed inside this call. How many bytes does `run.pt` have then?
 
 # %% tags=["predict"]
 predict("bytes_after_the_kill", ...)
@@ -288,12 +292,13 @@ size = (Path(temporary.name) / "run.pt").stat().st_size
 print(f"exit code {exit_code}, which is SIGKILL; run.pt has {size} bytes")
 
 # %% [markdown] tags=["read"]
-# It has 0 bytes. `torch.save` first opens the file for writing, which empties it. Then it goes through the
-# objects of `state`, and the kill came before it had written any. The old checkpoint and the new one are lost.
+# It has 0 bytes. `torch.save` first opens the file for writing, which empties it. Then it collects all of
+# `state` in memory before it writes a byte. So not even the weights were written, which come before the
+# killer. The old checkpoint and the new one are lost.
 #
-# The repair is to leave the old file alone until the new one is complete. An act is **atomic** if it is
-# done wholly or not at all. `os.replace`, which renames a file, is atomic within one file system. So write
-# under another name in the same folder, and rename at the end:
+# The repair is to leave the old file alone until the new one is complete. An act is **atomic** if it
+# is done wholly or not at all. `os.replace`, which renames a file, is atomic within one file system.
+# So write under another name in the same folder, and rename at the end:
 
 # %% tags=["mend"]
 ATOMIC_SAVE = """
@@ -317,8 +322,9 @@ print(f"run.pt has {len(weights)} weights")
 # there: until `os.replace`, the name `run.pt` means the old file, and after it the new one. A killed save
 # leaves its `run.pt.new`, which the next save overwrites.
 #
-# `flush` and `fsync` are for a power cut. Without them, the new name can be on the disk before the file's
-# content, and `run.pt` is then empty. (The rename itself is on the disk after an `os.fsync` of the folder.)
+# `flush` and `fsync` are for a power cut. Without them, the new name can be on the disk before the
+# file's content, and `run.pt` can be empty after the power cut. (The rename itself is on the disk
+# after an `os.fsync` of the folder.)
 #
 # The page [claims.md](claims.md) lists what popular guides say. [Claim C20](claims.md), "`torch.save` and
 # `torch.load` are enough", is **half true**: let one rank write, under another name, and rename.
@@ -336,8 +342,8 @@ ok("C20 is half true, write beside and rename", bytes_after_the_kill=size)
 # A resumed run is right if it ends with the weights of a run that was never stopped, **bit for bit**. We
 # train 12 steps without a stop, and save after step 6. Then other runs load, and train steps 7 to 12.
 #
-# A rank that is new after a kill has none of our cells' variables. So all ranks now import the lines above as
-# functions of the package:
+# At the end of this section a rank is killed, and its replacement has none of our cells' variables. So
+# from here on, all ranks import functions of the package, which do what the lines above do:
 #
 # | function | the lines it stands for |
 # | --- | --- |
@@ -361,9 +367,9 @@ for last_step in (9, 12):
     save(weights_of(run), folder / f"weights-{last_step}.pt")
 
 # %% [markdown] tags=["explain"]
-# To forget an entry, a run leaves out one line of `restore`. `restore_rng` sets the generators of torch,
-# Python, NumPy and the GPU. Before a run restores, it makes an **idle pass**: a forward and a backward whose
-# gradients are thrown away. The reason comes after the run.
+# To forget an entry, a run leaves out one line of `restore`. `restore_rng` sets the generators of
+# torch, Python, NumPy and the GPU. Before a run restores, it makes an **idle pass**: a forward and a
+# backward whose gradients are thrown away. The reason comes after the run.
 
 
 # %% tags=["run"]
@@ -390,9 +396,9 @@ def idle_pass(run, images):
 
 
 # %% [markdown] tags=["predict"]
-# Five runs resume after step 6, and each forgets one entry: (a) the optimizer's state, (b) the scheduler's,
-# (c) the sampler's, (d) `step`, or (e) the random number generators. One of the five ends with the right
-# weights all the same. Which entry did this run forget?
+# Five runs resume after step 6, and each forgets one entry: (a) the optimizer's state, (b) the
+# scheduler's, (c) the sampler's, (d) `step`, or (e) the random number generators. One of the five ends
+# with the right weights all the same. Which entry did this run forget?
 
 # %% tags=["predict"]
 predict("entry_that_changes_nothing", "...")
@@ -416,19 +422,21 @@ num_different = sum(is_different_on_rank[0].values())
 print(f"the weights differ in {num_different} of 6 runs")
 
 # %% [markdown] tags=["read"]
-# The answer is (d), `step`: the loop only counts it, because the schedule has its own count. The last line is
-# the control: nothing forgotten, nothing different.
+# The answer is (d), `step`: the loop only counts it, because the schedule has its own count. The last
+# line is the control: nothing forgotten, nothing different.
 #
-# The weights differ in 4 of 6 runs, and no run raised an error. Without its state, the optimizer has no
-# momentum, the schedule halves the rate later, the sampler hands out the samples of steps 1 to 6 again, and
-# the generators make other noise.
+# The weights differ in 4 of 6 runs, and no run raised an error. Without its state, the optimizer has
+# no momentum, the schedule halves the rate later, the sampler hands out the samples of steps 1 to 6
+# again, and the generators make other noise. (`epoch` is 0 in all 12 steps, so to forget it would
+# change nothing here; a longer run needs it.)
 #
 # Why the idle pass? After its first `backward`, DDP rearranges the gradients in its buckets ([lesson
-# 06](06_ddp.ipynb)). In a ring, each chunk starts at another rank, so a gradient's place in its bucket decides
-# in which order the ranks' numbers are added, and a sum in another order rounds differently. Without the idle
-# pass, a resumed run makes its step 7 with the first arrangement, while the run that was not stopped made its
-# step 7 with the second. No entry holds the arrangement. The idle pass must come before the restore, because a
-# forward also changes BatchNorm's statistics and, with dropout, the generator. We leave it out once:
+# 06](06_ddp.ipynb)). A gradient's place in its bucket decides in which chunk of the ring it travels.
+# The chunk decides which rank's number comes first in the sum, and another order rounds differently.
+# Without the idle pass, a resumed run makes its step 7 with the first arrangement, while the run that
+# was not stopped made its step 7 with the second. No entry holds the arrangement. The idle pass must
+# come before the restore, because a forward also changes BatchNorm's statistics and, with dropout, the
+# generator. We leave it out once:
 
 # %% tags=["break"]
 # %%px
@@ -454,9 +462,9 @@ if rank == 2:
     os.kill(os.getpid(), signal.SIGKILL)
 
 # %% [markdown] tags=["read"]
-# Rank 2 is a new process now. (The report on the other ranks can differ from run to run. Its advice to make
-# `model` again is for the first section's model, which we do not use again.) All ranks make a new `run`, and
-# load. (By default, `digits_run` makes the idle pass.)
+# Rank 2 is a new process now. (The report on the other ranks can differ from run to run. Its advice to
+# make `model` again is for the first section's model, which we do not use again.) All ranks make a new
+# `run`, and load. (By default, `digits_run` makes the idle pass.)
 
 # %% tags=["mend"]
 # %%px
@@ -499,13 +507,14 @@ ok("C21 is half true, save all", entry_that_changes_nothing=letter)
 # ## More: can two ranks load what four have saved?
 
 # %% [markdown] tags=["explain"]
-# If a model is too large for one rank, each rank holds only some rows of each weight, its **shard**, and no
-# rank has memory for the whole. (`fully_shard` makes such models. You will meet it in lesson 15; here only
-# its rows matter.) Then each rank writes a file with its own rows, by `torch.distributed.checkpoint`, **DCP**.
-# A table beside the files says which rows are where, so another number of ranks can load them.
+# If a model is too large for one rank, each rank holds only some rows of each weight, its **shard**,
+# and no rank has memory for the whole. (`fully_shard` makes such models. You will meet it in lesson
+# 15; here only its rows matter.) Then each rank writes a file with its own rows, by
+# `torch.distributed.checkpoint`, **DCP**. A table beside the files says which rows are where, so
+# another number of ranks can load them.
 #
-# `fully_shard` divides the number of rows by the number of ranks, and rounds up. Each rank in turn gets that
-# many rows, and the last ranks get fewer, or none.
+# `fully_shard` divides the number of rows by the number of ranks, and rounds up. Each rank in turn
+# gets that many rows, and the last ranks get fewer, or none.
 
 # %% tags=["run"]
 # %%px
@@ -526,8 +535,8 @@ print(f"{rows['2.weight']} of {len(last_layer)} rows of the last layer are mine"
 rows_saved, layer_saved = ranks.view["rows"], ranks.view["last_layer"][0]
 
 # %% [markdown] tags=["predict"]
-# Now two ranks take over. The last layer lies on the disk in four pieces, one in each rank's file. From how
-# many pieces must the second of the two ranks, rank 1, read its rows?
+# Now two ranks take over. The last layer lies on the disk in four pieces, one in each rank's file.
+# From how many pieces must the second of the two ranks, rank 1, read its rows?
 
 # %% tags=["predict"]
 predict("pieces_for_rank_one", ...)
@@ -572,17 +581,18 @@ saved, loaded = slices_from_rows(rows_saved), slices_from_rows(ranks.view["rows"
 shards_picture(sizes, {"2.weight": saved["2.weight"]}, {"2.weight": loaded["2.weight"]})
 
 # %% [markdown] tags=["read"]
-# Rank 1 reads from 3 pieces. The four ranks saved 3, 3, 3 and 1 rows, and each of two ranks holds 5. Rows 5
-# to 9 were saved by rank 1 (row 5), rank 2 (rows 6 to 8) and rank 3 (row 9). The upper bar of the picture
-# shows which rank saved which rows, the lower bar which rank loads them (3:6 means rows 3 to 5).
+# Rank 1 reads from 3 pieces. The four ranks saved 3, 3, 3 and 1 rows, and each of two ranks holds 5.
+# Rows 5 to 9 were saved by rank 1 (row 5), rank 2 (rows 6 to 8) and rank 3 (row 9). The upper bar of
+# the picture shows which rank saved which rows, the lower bar which rank loads them (3:6 means rows 3
+# to 5).
 #
-# `get_state_dict(model, optimizer)` of `torch.distributed.checkpoint.state_dict` gives the optimizer's state
-# in the same form. Four ranks' generators cannot be given to two ranks, so such a run does not go on bit for
-# bit. (Exercise 08 uses `Checkpoints`, a class of the package that keeps a folder of checkpoints. Its
-# `load(run, exact=False)` permits an inexact resume.)
+# `get_state_dict(model, optimizer)` of `torch.distributed.checkpoint.state_dict` gives the optimizer's
+# state in the same form. Four ranks' generators cannot be given to two ranks, so such a run does not
+# go on bit for bit. (Exercise 08 uses `Checkpoints`, a class of the package that keeps a folder of
+# checkpoints. Its `load(run, exact=False)` permits an inexact resume.)
 #
-# A large checkpoint takes minutes to write. `dcp.async_save` copies the tensors, and a thread writes the copy:
-# training waits only for the copy, not for the writing.
+# A large checkpoint takes minutes to write. `dcp.async_save` copies the tensors, and a thread writes
+# the copy: training waits only for the copy, not for the writing.
 
 # %% tags=["run"]
 # %%px
@@ -598,8 +608,8 @@ weight_in_file = layer.weight.mean().item()
 print(f"weight in the file: {weight_in_file:.0f}")
 
 # %% [markdown] tags=["read"]
-# The file has the weight of the moment of the call, 4, although training had gone on to 5. The price is memory
-# for the copy. Call `result()` before the next save, else two saves run at once.
+# The file has the weight of the moment of the call, 4, although training had gone on to 5. The price
+# is memory for the copy. Call `result()` before the next save, else two saves run at once.
 
 # %% tags=["check"]
 assert all(layer.equal(layer_saved) for layer in ranks.view["last_layer"])
@@ -613,9 +623,9 @@ ok("saved by 4 ranks, loaded by 2", pieces_for_rank_one=num_pieces)
 # ## More: what does a file with one wrong bit do?
 
 # %% [markdown] tags=["explain"]
-# Disks and networks flip a bit now and then. A float32 has a sign, an exponent of 8 bits and a fraction; 1.0 is
-# `0 01111111 000...`. The file of `torch.save` holds a checksum of each tensor: a number computed from all
-# its bytes, which changes if a byte changes.
+# Disks and networks flip a bit now and then. A float32 has a sign, an exponent of 8 bits and a
+# fraction; 1.0 is `0 01111111 000...`. The file of `torch.save` holds a checksum of each tensor: a
+# number computed from all its bytes, which changes if a byte changes.
 
 # %% [markdown] tags=["predict"]
 # A file holds 1,000 weights, all of them 1.0. The first bit of one weight's exponent flips on the disk.
@@ -639,8 +649,9 @@ damaged = torch.load(path)["weights"]
 print(f"weights: {damaged[:3].tolist()}; wrong: {(damaged != 1).sum().item()}")
 
 # %% [markdown] tags=["read"]
-# The answer is (c), for 1 weight: all 8 bits of its exponent are 1 now, which means infinity. `torch.load`
-# does not compare checksums. Python's `zipfile` compares them, because the file is a zip archive:
+# The answer is (c), for 1 weight: all 8 bits of its exponent are 1 now, which means infinity.
+# `torch.load` does not compare checksums. Python's `zipfile` compares them, because the file is a zip
+# archive:
 
 # %% tags=["mend"]
 # %%px
@@ -798,14 +809,15 @@ ok("a file that loads may be wrong", load_of_a_damaged_file=letter)
 # | the other options | Lesson 09. |
 #
 # **How often?** If a save costs S seconds and a failure comes every M seconds, a usual rule is every sqrt(2 x
-# S x M) seconds: with S = 60 and one failure a day, every 54 minutes. **How large?** With Adam in float32, 12
-# bytes a parameter: 4 for the weight, 8 for Adam's two averages, so 84 GB for 7 billion parameters. **How many?**
-# The script keeps one file; keep two or three, with the epoch in the name, because the newest may hold NaN.
+# S x M) seconds: with S = 60 and one failure a day, every 54 minutes. **How large?** With Adam in
+# float32, 12 bytes a parameter: 4 for the weight, 8 for Adam's two averages, so 84 GB for 7 billion
+# parameters. **How many?** The script keeps one file; keep two or three, with the epoch in the name,
+# because the newest may hold NaN.
 
 # %% [markdown] tags=["recap"]
-# You have saved a run of four ranks in plain torch and loaded it with and without DDP, written a file that
-# survived a kill, resumed a run bit for bit after a rank was killed, and seen which forgotten entries change
-# it.
+# You have saved a run of four ranks in plain torch and loaded it with and without DDP, written a file
+# that survived a kill, resumed a run bit for bit after a rank was killed, and seen which forgotten
+# entries change it.
 #
 # Rule of thumb: **trust a checkpoint only after you have resumed from it, and compared.**
 
