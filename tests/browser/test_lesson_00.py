@@ -43,11 +43,14 @@ def test_lesson_00_runs_in_the_browser(lab, stored):
     assert lab.questions() == []
 
 
-def test_an_answer_unfolds_when_the_cells_above_it_have_run(lab):
+def test_an_answer_unfolds_when_the_cells_above_it_have_run(new_page, make_server):
     """
     The answer to a prediction is folded until the cell above it has run, and then it unfolds, with
     the section's check.
+
+    In the notebook of the shared server, another test has saved the answers unfolded.
     """
+    lab = new_page(make_server())
     lab.open_lab()
     answer = lab.page.locator("p", has_text="You see 4 lines.")
     check = lab.page.locator(".cm-line", has_text="assert answers == [0, 1, 2, 3]")
