@@ -46,7 +46,7 @@ check.join.picture()
 # The ranks are in a group again, of any size from 2 on. Every rank calls your function. It creates one
 # subgroup of all even ranks (0, 2, 4 and so on) and one of all odd ranks, and returns the subgroup that
 # this rank is in. Each rank counts its calls of `new_group`, as the lesson says. After your function
-# every rank must have counted the same, and the two subgroups must have two numbers.
+# every rank must have made equally many calls, and the two subgroups must not share a number.
 
 # %% tags=["answer"]
 # %%px

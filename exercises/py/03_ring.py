@@ -25,7 +25,8 @@ ranks = start_ranks(4)
 #
 # Use `send`, `recv`, `isend`, `irecv` or `batch_isend_irecv`. A rank may send at most w - 1 messages. Each
 # message carries one chunk, in its own length and dtype, and rank r never sends chunk r. In every step all
-# ranks send, as in the lesson's `exchange`: no rank first waits for a chain of other ranks.
+# ranks send, as in the lesson's `exchange`, or they take turns in two rounds: no rank waits for a chain of
+# other ranks.
 
 # %% tags=["answer"]
 # %%px

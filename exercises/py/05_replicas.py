@@ -67,9 +67,8 @@ check.start_equal.picture()
 # 0 samples is nan, and so is its gradient: such a rank adds nothing to the sum. Any other nan must stay
 # nan. A rank that did not use a parameter has None as its `.grad`.
 #
-# The price, on each rank: at most 1 call for each trained parameter and 2 more, and no more bytes go
-# into its calls than the gradients have and 64 more. `rank_device()` is the device of this rank's
-# tensors.
+# The price, on each rank: at most 1 call for each trained parameter and 2 more, and at most the bytes of
+# the gradients plus 64. `rank_device()` is the device of this rank's tensors.
 
 # %% tags=["answer"]
 # %%px
