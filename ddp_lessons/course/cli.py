@@ -147,17 +147,25 @@ def check(
     points: Annotated[
         Path | None, typer.Option(help="Write points as CSV.", metavar="FILE")
     ] = None,
+    feedback: Annotated[
+        Path | None, typer.Option(help="Write a page for each learner.", metavar="FOLDER")
+    ] = None,
+    roster: Annotated[
+        Path | None, typer.Option(help="Names of all learners, one a line.", metavar="FILE")
+    ] = None,
 ):
     """
     Run your exercises in fresh kernels and say for each task what holds, and the hint where not.
 
-    Stored outputs do not count. Exits with status 1 if a task is not solved. With --junit or
-    --points, a FOLDER may stand in place of EXERCISE: what learners have handed in, each run apart.
+    Stored outputs do not count. Exits with status 1 if a task is not solved. With --junit, --points
+    or --feedback, a FOLDER may stand in place of EXERCISE: what learners have handed in, each run
+    apart, and each of them judged even if nothing of theirs is there.
     """
-    if junit or points:
+    reports = {"junit": junit, "points": points, "feedback": feedback}
+    if any(reports.values()):
         if stem is not None and Path(stem).is_dir():
             folder, stem = Path(stem), None
-        num_open = cli_teacher.grade(folder or Path.cwd(), stem, junit, points)
+        num_open = cli_teacher.grade(folder or Path.cwd(), stem, roster=roster, **reports)
         raise typer.Exit(1 if num_open else 0)
     from ddp_lessons.checks.kit.task_registry import all_tasks, stem_of
     from ddp_lessons.course.learner import exercises

@@ -63,7 +63,7 @@ def nbgrader(
     typer.echo(f"{write_sources(folder)} exercises are in {folder / 'source'}")
 
 
-def grade(folder, stem=None, junit=None, points=None):
+def grade(folder, stem=None, *, junit=None, points=None, feedback=None, roster=None):
     """
     Check submissions, and write reports about them for other programs.
 
@@ -72,20 +72,41 @@ def grade(folder, stem=None, junit=None, points=None):
         stem: The lesson id of one exercise, or None for all exercises.
         junit: Path of the JUnit report to write, or None.
         points: Path of the gradebook to write as CSV, or None.
+        feedback: Path of the folder for a page for each learner, or None.
+        roster: Path of a file with the names of all learners, one a line, or None.
 
     Returns:
         int: Number of tasks that are not solved.
     """
+    from ddp_lessons.course.classroom import feedback as pages
     from ddp_lessons.course.classroom import grade_reports
 
     for path in filter(None, (junit, points)):  # fails before, not after, an hour of checks
         write(path, "", mode="a")
-    checked = _check_all(folder, stem)
+    checked = _check_all(folder, stem, roster)
     if junit is not None:
         write(junit, grade_reports.junit_text(checked))
     if points is not None:
         write(points, grade_reports.points_text(checked))
+    if feedback is not None:
+        _write_feedback(feedback, checked, pages.page_text)
     return sum(not result.is_solved for one in checked for result in one.results)
+
+
+def _write_feedback(folder, checked, page_text):
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"Cannot write there: a folder of yours is expected (got {folder}: {error.strerror}). "
+            "Name another."
+        ) from error
+    learners: dict = {}
+    for one in checked:
+        learners.setdefault(one.submission.learner, []).append(one)
+    for learner, own in learners.items():
+        write(folder / f"{learner}.html", page_text(learner, own))
+    typer.echo(f"{len(learners)} pages of feedback are in {folder}")
 
 
 def progress_text():
@@ -137,18 +158,26 @@ def _source(shared, folder):
     return Files(shared) if shared else None
 
 
-def _check_all(folder, stem=None):
-    from ddp_lessons.course.classroom import submissions
+def _check_all(folder, stem=None, roster=None):
+    from ddp_lessons.course.classroom import answers_user, handed_in, submissions
 
     def say(checked):
         num_solved = sum(result.is_solved for result in checked.results)
         one = checked.submission
         count = f"{num_solved} of {len(checked.results)} tasks solved"
-        typer.echo(f"{one.learner}, {one.paths.stem}: {count} ({checked.seconds:.0f} s)")
+        lines = [f"{one.learner}, {one.paths.stem}: {count} ({checked.seconds:.0f} s)", one.note]
+        if not checked.answers:
+            lines.append(checked.results[0].told)
+        typer.echo("\n    ".join(filter(None, lines)))
 
-    found = submissions.find(folder, stem)
-    typer.echo(f"{len(found)} notebooks to check, {submissions.NUM_AT_ONCE} at a time")
-    return submissions.check_all(found, say=say)
+    names = handed_in.read_roster(roster) if roster else ()
+    found = handed_in.find(folder, stem, names)
+    if answers_user.find_user() is None:
+        typer.echo("What was handed in runs as you: it can read your files and use your network.")
+    typer.echo(f"{len(found)} submissions to check, {submissions.NUM_AT_ONCE} at a time")
+    checked = submissions.check_all(found, say=say, hidden=[folder, *([roster] if roster else [])])
+    typer.echo("A check can be outwitted: read an answer before it counts for much.")
+    return checked
 
 
 def write(path, text, mode="w"):

@@ -14,7 +14,13 @@ import nbformat
 import pytest
 from paths import ROOT
 
-from ddp_lessons.course.classroom import grade_reports, nbgrader_sources, submissions
+from ddp_lessons.course.classroom import (
+    answers_user,
+    grade_reports,
+    handed_in,
+    nbgrader_sources,
+    submissions,
+)
 from ddp_lessons.course.learner.exercises import find_exercise
 
 pytestmark = [
@@ -122,11 +128,12 @@ def points(text):
     }
 
 
-def test_nbgrader_gives_the_points_that_our_check_gives(course):
+def test_nbgrader_gives_the_points_that_our_check_gives(course, monkeypatch):
     """
     nbgrader and our own check give the same points, so that a learner's points do not depend on the
     teacher's choice.
     """
+    monkeypatch.setenv(answers_user.USER_VARIABLE, "root")  # as nbgrader runs them
     stem = "02_collectives"
     run(course, "generate_assignment", stem)
     hand_in(course, "ada", stem, solve(0, 1, 2, 3))
@@ -135,7 +142,40 @@ def test_nbgrader_gives_the_points_that_our_check_gives(course):
     hand_in(course, "di", stem, cheat)
     run(course, "autograde", stem, "--create")
     run(course, "export", "--to", course / "grades.csv")
-    ours = grade_reports.points_text(submissions.check_all(submissions.find(course / "submitted")))
+    ours = grade_reports.points_text(submissions.check_all(handed_in.find(course / "submitted")))
     found = points((course / "grades.csv").read_text())
     assert found == points(ours)
     assert [found[stem, name][0] for name in ("ada", "bo", "cy", "di")] == [4, 0, 2, 1]
+
+
+def test_a_term_with_nbgrader_from_release_to_feedback(course, tmp_path_factory):
+    """
+    An exercise goes through nbgrader's exchange to a learner and back, is graded with ranks, and
+    the learner fetches the feedback: each step by nbgrader's own command, as docs/board.md has it.
+    """
+    stem, exchange = "02_collectives", tmp_path_factory.mktemp("exchange")
+    exchange.chmod(0o777)
+    home = tmp_path_factory.mktemp("learner")
+    settings = (
+        CONFIG + f"c.CourseDirectory.course_id = 'ddp'\nc.Exchange.root = {str(exchange)!r}\n"
+    )
+    for folder in (course, home):
+        (folder / "nbgrader_config.py").write_text(settings)
+    run(course, "generate_assignment", stem)
+    run(course, "release_assignment", stem)
+    run(home, "fetch_assignment", stem, "--course", "ddp")
+    path = home / stem / f"{stem}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    solve(0, 2)([c for c in notebook.cells if "raise NotImplementedError" in c.source], notebook)
+    nbformat.write(notebook, path)
+    run(home, "submit", stem, "--course", "ddp")
+    run(course, "collect", stem)
+    run(course, "autograde", stem, "--create")
+    run(course, "export", "--to", course / "grades.csv")
+    ((_, score),) = points((course / "grades.csv").read_text()).items()
+    assert score == (2, 4)
+    run(course, "generate_feedback", stem)
+    run(course, "release_feedback", stem)
+    run(home, "fetch_feedback", stem, "--course", "ddp")
+    (page,) = home.rglob(f"{stem}.html")
+    assert "Task 02.2, all_gather_unequal, is not solved yet." in page.read_text()

@@ -12,7 +12,7 @@ from toy_lesson import make_course
 from ddp_lessons.course.learner import workspace
 from ddp_lessons.course.learner.workspace import enclosing, update
 from ddp_lessons.course.notebooks.canonical import read_notebook
-from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks, find_course
 from ddp_lessons.errors import BadInput
 
 LESSON = "notebooks/00_toy.ipynb"
@@ -250,3 +250,14 @@ def test_usual_folder_is_the_one_beside_us(tmp_path, course, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert workspace.usual_folder() != tmp_path / workspace.NAME
+
+
+def test_exercises_can_come_from_elsewhere(tmp_path, monkeypatch):
+    """
+    A hub whose learners fetch exercises by nbgrader makes folders without them, so that no learner
+    solves a second copy.
+    """
+    monkeypatch.setenv(workspace.EXERCISES_VARIABLE, "elsewhere")
+    update(tmp_path / "mine", find_course())
+    assert (tmp_path / "mine" / "notebooks" / "00_ranks.ipynb").exists()
+    assert not (tmp_path / "mine" / "exercises").exists()

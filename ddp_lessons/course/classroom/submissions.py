@@ -1,45 +1,30 @@
 """
-The check of all submissions in a folder: each notebook runs in isolation, two at a time.
-
-    FOLDER/<learner>/.../02_collectives.ipynb    a folder for each learner, as an LMS exports it
-    FOLDER/exercises/02_collectives.ipynb        one learner's copy of the course, as in a CI job
-    FOLDER/02_collectives.ipynb                  one learner's exercises
+The check of all submissions in a folder: each runs in isolation, two at a time.
 """
 
-import shutil
+import os
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddp_lessons.course.building.verify import nbval_environment
+from ddp_lessons.course.classroom import answers_user, judged_notebook
 from ddp_lessons.course.classroom.board import state_files
 from ddp_lessons.course.classroom.board.columns import Row
-from ddp_lessons.course.learner import exercises
+from ddp_lessons.course.classroom.handed_in import Submission
+from ddp_lessons.course.learner import exercises, notebook_runs
 from ddp_lessons.course.learner.limited_run import Limits
+from ddp_lessons.course.notebooks.canonical import dumps
 from ddp_lessons.errors import BadInput
+from ddp_lessons.files import replace_text
 from ddp_lessons.progress import state
 
 NUM_AT_ONCE = 2
-_NOT_HANDED_IN = {".ipynb_checkpoints", "solutions", "notebooks"}
-
-
-@dataclass(frozen=True)
-class Submission:
-    """
-    One learner's notebook of one exercise.
-
-    Args:
-        learner: Name of the learner's folder.
-        paths: The NotebookPaths of the exercise in the course.
-        path: Path of the learner's notebook.
-    """
-
-    learner: str
-    paths: object
-    path: Path
+_HOMES = ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
 
 
 @dataclass(frozen=True)
@@ -52,60 +37,41 @@ class Checked:
         results: List with a Result for each task of the exercise.
         seconds: Duration of the check.
         at_s: Time at which the check ended, in seconds since 1970.
+        answers: Dict from a task's number to the learner's cells that were judged.
     """
 
     submission: Submission
     results: list
     seconds: float
     at_s: float
+    answers: dict = field(default_factory=dict)
 
 
-def find(folder, stem=None):
-    """
-    Return the Submissions in a folder, by learner and exercise.
-
-    Args:
-        folder: Path of one learner's folder, or of a folder that holds one for each learner.
-        stem: One exercise, such as "02_collectives" or "02"; None for all exercises.
-
-    Raises:
-        BadInput: The folder holds no submission.
-    """
-    folder = Path(folder).resolve()
-    all_paths = [exercises.find_exercise(stem)] if stem else exercises.all_exercises()
-    names = {paths.blank.name: paths for paths in all_paths}
-    found = _notebooks(names, (folder, folder / "exercises"))
-    if found:
-        return _submissions(folder.name, found, names)
-    submissions = []
-    for one in sorted(path for path in folder.glob("*") if path.is_dir()):
-        below = [path for path in one.rglob("*.ipynb") if _is_handed_in(path.relative_to(one))]
-        folders = sorted({path.parent for path in below}, key=lambda path: len(path.parts))
-        submissions += _submissions(one.name, _notebooks(names, folders), names)
-    if not submissions:
-        raise BadInput(
-            f"Nothing was handed in: expected notebooks such as {min(names)} in the folder, or in "
-            f"a folder for each learner (got {folder}). Name the folder that holds them."
-        )
-    return submissions
-
-
-def check_all(submissions, limits=None, say=lambda checked: None):
+def check_all(submissions, limits=None, say=lambda checked: None, hidden=()):
     """
     Check submissions in isolation, two at a time, and leave none of their processes running.
+
+    If this process is root's, each runs as a user without rights (see `answers_user`).
 
     Args:
         submissions: List of Submissions.
         limits: The Limits of each submission; default: `Limits()`.
         say: Function that is called with each Checked when its check has ended.
+        hidden: Paths of files and folders that no submission may see, if it runs as another user.
 
     Returns:
         list[Checked]: In the order of the submissions.
+
+    Raises:
+        BadInput: This process is root's, and no user without rights can run answers.
     """
-    is_over = threading.Event()
+    is_over, user = threading.Event(), answers_user.find_user()
+    if user:
+        answers_user.refuse_unusable(user)
+    room = _Room(limits or Limits(), is_over.is_set, user, tuple(hidden))
 
     def check(submission):
-        checked = _check(submission, limits or Limits(), is_over.is_set)
+        checked = _check(submission, room)
         say(checked)
         return checked
 
@@ -145,55 +111,73 @@ def rows(checked):
     return list(found.values())
 
 
-def _check(submission, limits, is_over):
+@dataclass(frozen=True)
+class _Room:
+    # The settings that all submissions of a folder share.
+    limits: Limits
+    is_over: Callable
+    user: object
+    hidden: tuple
+
+
+def _check(submission, room):
     started = time.monotonic()
+    try:
+        results, answers = _judge(submission, room)
+    except BadInput as error:
+        results, answers = _all_open(submission, str(error), "unreadable"), {}
+    return Checked(submission, results, time.monotonic() - started, time.time(), answers)
+
+
+def _judge(submission, room):
+    """
+    Return the Results of a submission, and the learner's cells for each task.
+    """
+    if submission.path is None:
+        return _all_open(submission, submission.fault, submission.mistake), {}
+    judged = judged_notebook.make(submission.path, submission.paths)
     with tempfile.TemporaryDirectory(prefix="ddp-lessons-") as name:
-        # Run a copy: the submission stays unchanged, and two checks do not share a folder.
-        scratch = Path(name)
-        path = scratch / submission.path.name
-        shutil.copyfile(submission.path, path)
-        env = nbval_environment() | {state.FOLDER_VARIABLE: str(scratch / "state")}
-        apart = exercises.Isolation(limits, env, scratch / "said", is_over)
-        try:
-            results = exercises.check_notebook(path, submission.paths, apart)
-        except BadInput as error:
-            tasks = exercises.tasks_of_stem(submission.paths.stem)
-            results = [exercises.Result(task, False, str(error), "unreadable") for task in tasks]
-        noted = state_files.state_in(scratch / "state" / "progress.json") or state.blank()
-    results = [_with_mistake(one, noted["tasks"]) for one in results]
-    return Checked(submission, results, time.monotonic() - started, time.time())
+        # Two places: the notebook's own, and one that no code of the notebook can write to.
+        own, output = Path(os.path.realpath(name)) / "own", Path(name) / "output"
+        path = own / submission.paths.blank.name
+        replace_text(path, dumps(judged.notebook))
+        apart = _isolation(own, output, room)
+        told_by_cell, fault = notebook_runs.run_notebook(path, apart)
+        noted = _noted(own)
+    if fault:
+        return _all_open(submission, room.limits.words(fault), f"too-much-{fault}"), judged.answers
+    results = [
+        _with_mistake(exercises.result_of(task, told_by_cell, judged.checks[task.number]), noted)
+        for task in exercises.tasks_of_stem(submission.paths.stem)
+    ]
+    return results, judged.answers
+
+
+def _isolation(own, output, room):
+    env = nbval_environment() | {state.FOLDER_VARIABLE: str(own / "state")}
+    if room.user is None:
+        return notebook_runs.Isolation(room.limits, env, own, output, room.is_over)
+    another = answers_user.AnswersRoom(room.user, own, room.hidden)
+    another.give()
+    env = {name: value for name, value in env.items() if name not in _HOMES}
+    env |= {"HOME": str(own), "TMPDIR": "/tmp", "USER": room.user.pw_name}
+    return notebook_runs.Isolation(room.limits, env, own, output, room.is_over, another.command)
+
+
+def _noted(own):
+    path = own / "state" / "progress.json"
+    is_link = path.resolve() != path  # made by the notebook's own code, to have it read
+    return (None if is_link else state_files.state_in(path)) or state.blank()
+
+
+def _all_open(submission, told, mistake):
+    tasks = exercises.tasks_of_stem(submission.paths.stem)
+    return [exercises.Result(task, False, told, mistake) for task in tasks]
 
 
 def _with_mistake(result, noted):
     # The state file of this run names the mistake. Only the run itself says if a task is solved.
-    tries = noted.get(result.task.number, {}).get("tries")
-    if result.is_solved or result.mistake or not tries:
+    tries = noted["tasks"].get(result.task.number, {}).get("tries")
+    if result.is_solved or not tries:
         return result
     return exercises.Result(result.task, False, result.told, tries[-1]["mistake"] or "")
-
-
-def _is_handed_in(path):
-    return not any(part.startswith(".") or part in _NOT_HANDED_IN for part in path.parts[:-1])
-
-
-def _notebooks(names, folders):
-    """
-    Return {file name: path} of the exercises in some folders; the first folder that has it wins.
-    """
-    found: dict = {}
-    for one in folders:
-        for name, paths in names.items():
-            path = one / name
-            if name not in found and path.is_file() and _is_exercise(path, paths):
-                found[name] = path
-    return found
-
-
-def _is_exercise(path, paths):
-    # A lesson's notebook has the same file name.
-    text = path.read_text(encoding="utf-8", errors="replace")
-    return any(f"check.{task.name}(" in text for task in exercises.tasks_of_stem(paths.stem))
-
-
-def _submissions(learner, found, names):
-    return [Submission(learner, names[name], path) for name, path in sorted(found.items())]

@@ -6,19 +6,12 @@ notebook.
 """
 
 import os
-import re
-import subprocess
-import tempfile
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_lessons.checks.kit.task_registry import all_tasks, find_task, stem_of
-from ddp_lessons.course.building import CELL_TIMEOUT_S
-from ddp_lessons.course.building.verify import nbval_command, nbval_environment
-from ddp_lessons.course.learner import limited_run, workspace
-from ddp_lessons.course.notebooks.canonical import ANSI, dumps, read_notebook
+from ddp_lessons.course.learner import notebook_runs, workspace
+from ddp_lessons.course.notebooks.canonical import dumps, read_notebook
 from ddp_lessons.course.notebooks.cell_roles import numbered, tags_of, text_of
 from ddp_lessons.course.notebooks.notebook_paths import all_notebooks, find_course, with_two_digits
 from ddp_lessons.course.notebooks.starters import blank_to_open, is_untouched, read_blank
@@ -26,12 +19,10 @@ from ddp_lessons.course.notebooks.text_twins import read_twin
 from ddp_lessons.errors import BadInput
 from ddp_lessons.files import replace_text
 
-_LAST_CHARACTERS = 2000
 _EXCUSES = {"nbval-skip", "raises-exception", "nbval-raises-exception"}
 """
 Tags of cells that nbval skips, or lets raise.
 """
-_MESSAGE = re.compile(r"Traceback:\s*\n(?P<told>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -50,24 +41,6 @@ class Result:
     is_solved: bool
     told: str = ""
     mistake: str = ""
-
-
-@dataclass(frozen=True)
-class Isolation:
-    """
-    The bounds within which another person's notebook runs.
-
-    Args:
-        limits: The Limits of its time, memory and processes.
-        env: Dict of its environment variables.
-        output: Path of the file that its output is written to.
-        is_over: Function without arguments; the run is ended early once it returns True.
-    """
-
-    limits: limited_run.Limits
-    env: dict
-    output: Path
-    is_over: Callable
 
 
 def find_exercise(stem, course=None):
@@ -134,7 +107,7 @@ def tasks_of_stem(stem):
     return [task for task in all_tasks().values() if stem_of(task) == stem]
 
 
-def check_notebook(path, paths, apart=None):
+def check_notebook(path, paths):
     """
     Run a learner's notebook under nbval and return the result of each task's check.
 
@@ -143,7 +116,6 @@ def check_notebook(path, paths, apart=None):
     Args:
         path: The learner's notebook.
         paths: The NotebookPaths of its exercise, whose starter has the original check cells.
-        apart: The Isolation to run it in; None for a notebook that this user has written.
 
     Returns:
         list[Result]: One for each task.
@@ -161,15 +133,9 @@ def check_notebook(path, paths, apart=None):
     given = _fixed_sources(read_blank(paths))
     sources = _judged_sources(notebook)
     missing = [source for source in given if source not in sources]
-    try:
-        failures, fault = _run(path, apart)
-    except _NoKernel:  # a busy machine did not start the kernel: try again
-        failures, fault = _run(path, apart)
+    told_by_cell, _ = notebook_runs.run_notebook(path)
     results = []
     for task in tasks_of_stem(paths.stem):
-        if fault:
-            results.append(Result(task, False, apart.limits.words(fault), f"too-much-{fault}"))
-            continue
         call = f"check.{task.name}()"
         if missing and (call in missing or "start_ranks" in missing[0]):
             told = (
@@ -179,9 +145,21 @@ def check_notebook(path, paths, apart=None):
             results.append(Result(task, False, told, "check-changed"))
             continue
         at = max(n for n, source in enumerate(sources) if source == call)
-        told = failures.get(at)
-        results.append(Result(task, told is None, told or ""))
+        results.append(result_of(task, told_by_cell, at))
     return results
+
+
+def result_of(task, told_by_cell, number):
+    """
+    Return the Result of a task from a run of the notebook.
+
+    Args:
+        task: The Task.
+        told_by_cell: Dict from a cell's number to its error, as `notebook_runs` returns it.
+        number: Number of the code cell with the task's check, from 0.
+    """
+    told = told_by_cell.get(number, "It was not judged: its check did not run.")
+    return Result(task, told == "", told)
 
 
 def reset_notebook(path, paths):
@@ -260,61 +238,3 @@ def _fixed_sources(blank):
     """
     cells = [cell for _, cell in numbered(blank, "code") if {"setup", "check"} & set(tags_of(cell))]
     return [text_of(cell) for cell in cells]
-
-
-def _run(path, apart):
-    """
-    Return {number of a failed code cell, from 0: its error}, and the exceeded limit or "".
-    """
-    with tempfile.TemporaryDirectory(prefix="ddp-lessons-") as folder:
-        report = Path(folder) / "report.xml"
-        options = ("--nbval-lax", f"--junitxml={report}", "--color=no")
-        command = nbval_command(path, CELL_TIMEOUT_S, *options)
-        if apart is None:
-            done = subprocess.run(
-                command, cwd=path.parent, env=nbval_environment(), capture_output=True, text=True
-            )
-            status, said, fault = done.returncode, done.stdout, ""
-        else:
-            where = {"cwd": path.parent, "output": apart.output, "is_over": apart.is_over}
-            status, fault = limited_run.run(command, env=apart.env, limits=apart.limits, **where)
-            said = limited_run.last_words(apart.output)
-        if fault:
-            return {}, fault
-        if not report.is_file():
-            raise BadInput(
-                f"The notebook did not run: {path.name} must be one that nbval can run "
-                f"(got pytest status {status}).\n{said[-_LAST_CHARACTERS:]}"
-            )
-        cells = list(ElementTree.parse(report).iter("testcase"))
-        if cells and all(map(_no_kernel, cells)):
-            raise _NoKernel(
-                f"The notebook did not run: its kernel must start ({_no_kernel(cells[0])}). Check "
-                "it again when the machine has less to do."
-            )
-        return {
-            int(cell.get("name", "Cell -1").split()[1]): _told(cell)
-            for cell in cells
-            if any(cell.find(kind) is not None for kind in ("failure", "error", "skipped"))
-        }, ""
-
-
-class _NoKernel(BadInput):
-    pass
-
-
-def _no_kernel(cell):
-    # nbval reports this error for every cell if the kernel did not start, else for no cell.
-    error = cell.find("error")
-    told = "" if error is None else error.get("message", "")
-    return told if told.startswith("failed on setup") else ""
-
-
-def _told(cell):
-    if cell.find("skipped") is not None:  # nbval's mark for a failure after a cell's timeout
-        return f"It was not judged: a cell above it took longer than {CELL_TIMEOUT_S:.0f} s."
-    failure = cell.find("failure")
-    text = ANSI.sub("", (cell.find("error") if failure is None else failure).text or "")
-    text = re.sub(r"#x1B\[[0-9;]*m", "", text)
-    found = _MESSAGE.search(text)
-    return (found["told"] if found else text).strip()

@@ -12,6 +12,7 @@ is written into another file beside it.
 
 import hashlib
 import json
+import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,10 @@ from ddp_lessons.files import replace_text
 from ddp_lessons.ranks.system.version_check import NOTES
 
 NAME = "my-course"
+EXERCISES_VARIABLE = "DDP_LESSONS_EXERCISES"
+"""
+The variable that is "elsewhere" if learners get their exercises in another way, as from nbgrader.
+"""
 _PACKAGE = Path(__file__).resolve().parents[2]
 _SOURCES = "sources"
 _FEW = 4
@@ -155,7 +160,10 @@ def _files(course, folder):
     files = {"README.md": _README.read_text(encoding="utf-8")}
     for path in sorted((course / "notebooks").glob("*.md")):
         files[path.relative_to(course).as_posix()] = path.read_text(encoding="utf-8")
+    has_exercises = os.environ.get(EXERCISES_VARIABLE) != "elsewhere"
     for paths in all_notebooks(course):
+        if not (paths.is_lesson or has_exercises):
+            continue
         blank = blank_to_open(paths, folder / paths.blank.relative_to(course))
         if paths.is_lesson:
             for cell in blank["cells"]:

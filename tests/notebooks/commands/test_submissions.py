@@ -4,7 +4,6 @@ Tests of submissions: they are found, checked in separate processes, and written
 
 import csv
 import json
-import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -16,10 +15,17 @@ from paths import ROOT
 from typer.testing import CliRunner
 from waiting import HANGS_AFTER_S, wait_until
 
-from ddp_lessons.course.classroom import grade_reports, nbgrader_sources, submissions
-from ddp_lessons.course.classroom.submissions import Checked, Submission
+from ddp_lessons.course.classroom import (
+    answers_user,
+    grade_reports,
+    handed_in,
+    nbgrader_sources,
+    submissions,
+)
+from ddp_lessons.course.classroom.handed_in import Submission
+from ddp_lessons.course.classroom.submissions import Checked
 from ddp_lessons.course.cli import app
-from ddp_lessons.course.learner import exercises
+from ddp_lessons.course.learner import exercises, notebook_runs
 from ddp_lessons.course.learner.exercises import Result, find_exercise
 from ddp_lessons.course.learner.limited_run import Limits
 from ddp_lessons.course.notebooks.canonical import read_notebook
@@ -31,10 +37,11 @@ RIGHT = "return items[dist.get_rank() :: dist.get_world_size()]"
 
 
 @pytest.fixture(autouse=True)
-def state_folder(tmp_path, monkeypatch):
+def own_settings(tmp_path, monkeypatch):
     """
-    Set a state folder for this test only.
+    Set a state folder for this test only, and run answers as the test's own user, who may be root.
     """
+    monkeypatch.setenv(answers_user.USER_VARIABLE, "root")
     monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path / "state"))
 
 
@@ -56,60 +63,6 @@ def hand_in(folder, answer=None, where="."):
     return path
 
 
-def found_in(folder, stem=None):
-    """
-    Return (learner, path relative to the folder) of each submission.
-    """
-    return [
-        (one.learner, one.path.relative_to(folder).as_posix())
-        for one in submissions.find(folder, stem)
-    ]
-
-
-def test_a_folder_for_each_learner(tmp_path):
-    """
-    In a folder with one folder for each learner, as a forge or a course system exports it, each
-    learner's exercise is found wherever it lies.
-    """
-    hand_in(tmp_path / "ada")
-    hand_in(tmp_path / "bo", where="my-course/exercises")
-    hand_in(tmp_path / "bo", where="my-course/exercises/.ipynb_checkpoints")
-    hand_in(tmp_path / "bo", where="my-course/exercises/solutions")
-    hand_in(tmp_path / "cy", where="deep/er")
-    hand_in(tmp_path / "cy")
-    (tmp_path / "di").mkdir()
-    shutil.copy(ROOT / "notebooks" / "00_ranks.ipynb", tmp_path / "di")  # a lesson of that name
-    assert found_in(tmp_path) == [
-        ("ada", "ada/00_ranks.ipynb"),
-        ("bo", "bo/my-course/exercises/00_ranks.ipynb"),
-        ("cy", "cy/00_ranks.ipynb"),
-    ]
-
-
-def test_a_folder_of_one_learner(tmp_path):
-    """
-    A folder of one learner, as a CI job checks it out, is found with the whole course or with the
-    exercises only.
-    """
-    hand_in(tmp_path / "one")
-    hand_in(tmp_path / "two", where="exercises")
-    (tmp_path / "two" / "notebooks").mkdir()
-    shutil.copy(ROOT / "notebooks" / "00_ranks.ipynb", tmp_path / "two" / "notebooks")
-    assert found_in(tmp_path / "one") == [("one", "00_ranks.ipynb")]
-    assert found_in(tmp_path / "two", "00") == [("two", "exercises/00_ranks.ipynb")]
-
-
-def test_a_folder_with_nothing_in_it_is_told(tmp_path):
-    """
-    A folder without submissions raises BadInput, because its name was probably mistyped.
-    """
-    with pytest.raises(BadInput, match=r"^Nothing was handed in: expected .* \(got "):
-        submissions.find(tmp_path)
-    hand_in(tmp_path / "ada")
-    with pytest.raises(BadInput, match="Nothing was handed in"):
-        submissions.find(tmp_path, "02")
-
-
 @pytest.mark.timeout(1200)  # five notebooks, each with a limit of 240 s
 def test_submissions_are_checked_apart_and_told(tmp_path):
     """
@@ -126,7 +79,7 @@ def test_submissions_are_checked_apart_and_told(tmp_path):
     (room / "ed" / PLACE.blank.name).write_text('{"check.my_items(": ')
     said = []
     limits = Limits(memory_mib=2000)
-    checked = submissions.check_all(submissions.find(room), limits, said.append)
+    checked = submissions.check_all(handed_in.find(room), limits, said.append)
     told = {one.submission.learner: one.results[0] for one in checked}
     assert [one.submission.learner for one in checked] == ["ada", "bo", "cy", "di", "ed"]
     assert len(said) == 5
@@ -163,7 +116,7 @@ def test_a_submission_cannot_forge_what_is_noted(tmp_path):
         "    return items"
     )
     hand_in(tmp_path / "ada", forge)
-    (checked,) = submissions.check_all(submissions.find(tmp_path / "ada"))
+    (checked,) = submissions.check_all(handed_in.find(tmp_path / "ada"))
     assert not checked.results[0].is_solved
     (row,) = submissions.rows([checked])
     assert not row.state["tasks"]["00.1"]["is_passed"]
@@ -243,21 +196,21 @@ def test_ctrl_c_ends_those_that_run_and_begins_no_others(tmp_path, monkeypatch):
     """
     begun = []
 
-    def check_notebook(path, place, apart):
+    def run_notebook(path, apart):
         begun.append(path)
         if "of learner-0" not in path.read_text(encoding="utf-8"):
             wait_until(apart.is_over, HANGS_AFTER_S, "the end")
-        return []
+        return {}, ""
 
     def say(checked):
         if checked.submission.learner == "learner-0":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(exercises, "check_notebook", check_notebook)
+    monkeypatch.setattr(notebook_runs, "run_notebook", run_notebook)
     for number in range(9):
         hand_in(tmp_path / f"learner-{number}", f"of learner-{number}")
     with pytest.raises(KeyboardInterrupt):
-        submissions.check_all(submissions.find(tmp_path), say=say)
+        submissions.check_all(handed_in.find(tmp_path), say=say)
     assert len(begun) <= 3
 
 
@@ -272,7 +225,7 @@ def test_a_kernel_that_does_not_start_costs_nobody_a_point(tmp_path, monkeypatch
     told = {"argv": ["false"], "display_name": "dead", "language": "python"}
     (dead / "kernel.json").write_text(json.dumps(told))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
-    commands, real = [], exercises.nbval_command
+    commands, real = [], notebook_runs.nbval_command
 
     def sometimes(*given):
         commands.append(real(*given))
@@ -281,9 +234,9 @@ def test_a_kernel_that_does_not_start_costs_nobody_a_point(tmp_path, monkeypatch
             commands[-1][at] = "--nbval-kernel-name=dead"
         return commands[-1]
 
-    monkeypatch.setattr(exercises, "nbval_command", sometimes)
+    monkeypatch.setattr(notebook_runs, "nbval_command", sometimes)
     hand_in(tmp_path / "room" / "ada", RIGHT)
-    (one,) = submissions.check_all(submissions.find(tmp_path / "room"))
+    (one,) = submissions.check_all(handed_in.find(tmp_path / "room"))
     (result,) = one.results
     assert len(commands) == 2
     assert result.is_solved == (fails == 1)

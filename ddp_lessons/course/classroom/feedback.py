@@ -1,0 +1,58 @@
+"""
+The feedback on submissions: a page for each learner, which a browser or JupyterLab shows.
+"""
+
+import html
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<title>{title}</title>
+<style>
+body {{ font-family: sans-serif; max-width: 50em; margin: 2em auto; line-height: 1.4; }}
+pre {{ background: #f4f4f4; color: #222; padding: 0.7em; overflow-x: auto; }}
+.solved {{ color: #1a6e1a; }}
+.open {{ color: #a33; }}
+</style>
+<h1>{title}</h1>
+{body}
+</html>
+"""
+
+
+def page_text(learner, checked):
+    """
+    Return a learner's page in HTML: for each task its verdict, what was judged, and the message.
+
+    Args:
+        learner: The learner's name.
+        checked: List of the learner's Checked (see `submissions.check_all`).
+    """
+    body = "\n".join(part for one in checked for part in _exercise(one))
+    return _PAGE.format(title=html.escape(f"Feedback for {learner}"), body=body)
+
+
+def _exercise(checked):
+    num_solved, stem = sum(one.is_solved for one in checked.results), checked.submission.paths.stem
+    yield f"<h2>{html.escape(stem)}: {num_solved} of {len(checked.results)} tasks solved</h2>"
+    if checked.submission.note:
+        yield f"<p>{html.escape(checked.submission.note)}</p>"
+    if not checked.answers:  # nothing ran, for one reason that holds for every task
+        yield _block(checked.results[0].told)
+        return
+    for result in checked.results:
+        yield from _task(result, checked.answers.get(result.task.number, []))
+
+
+def _task(result, answers):
+    verdict = "solved" if result.is_solved else "open"
+    name = html.escape(f"{result.task.number} {result.task.name}")
+    yield f'<h3>{name}: <span class="{verdict}">{verdict}</span></h3>'
+    if result.told:
+        yield _block(result.told)
+    yield "<p>What was judged:</p>" if answers else "<p>No cell of yours stood at this task.</p>"
+    yield from map(_block, answers)
+
+
+def _block(text):
+    return f"<pre>{html.escape(text)}</pre>"

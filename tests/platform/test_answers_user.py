@@ -1,0 +1,118 @@
+"""
+Tests of the user who runs answers that root checks: without rights, homes or other answers.
+"""
+
+import json
+import os
+import pwd
+import subprocess
+from pathlib import Path
+
+import nbformat
+import pytest
+from paths import ROOT
+
+from ddp_lessons.course.classroom import answers_user, handed_in, submissions
+from ddp_lessons.course.learner.exercises import find_exercise
+from ddp_lessons.errors import BadInput
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root runs answers as another user"),
+]
+PATHS = find_exercise("00", ROOT)
+GAP = 'raise NotImplementedError("Task 00.1 is still blank")'
+RIGHT = "return items[dist.get_rank() :: dist.get_world_size()]"
+LOOKS = """
+    import os, pathlib, json
+    seen = {{
+        "user": os.getuid(),
+        "groups": os.getgroups(),
+        "can_read": [path for path in {paths!r} if os.access(path, os.R_OK)],
+        "homes": os.listdir("/home"),
+        "others": [one for one in os.listdir("/proc") if one.isdigit() and {mark!r} in
+                   pathlib.Path("/proc", one, "cmdline").read_text(errors="replace")],
+    }}
+    raise RuntimeError("seen" + json.dumps(seen) + "end")
+"""
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch):
+    """
+    Run answers as `nobody`, whom every system has.
+    """
+    monkeypatch.setenv(answers_user.USER_VARIABLE, "nobody")
+
+
+def hand_in(folder, answer):
+    """
+    Write the exercise with an answer into a learner's folder, and return its path.
+    """
+    folder.mkdir(parents=True)
+    notebook = nbformat.read(PATHS.blank, as_version=4)
+    for cell in notebook.cells:
+        cell.source = cell.source.replace(GAP, answer)
+    nbformat.write(notebook, folder / PATHS.blank.name)
+    return folder / PATHS.blank.name
+
+
+def test_an_answer_sees_neither_others_nor_the_roster(tmp_path):
+    """
+    An answer runs as a user without rights. It reads neither another submission, the roster nor a
+    home, it sees no process outside of its own, and a right answer beside it is solved.
+    """
+    room, roster = tmp_path / "room", tmp_path / "roster.txt"
+    other = hand_in(room / "bo", RIGHT)
+    roster.write_text("ada\nbo\n")
+    paths = [str(other), str(roster), "/etc/shadow", str(Path.home() / ".bashrc")]
+    with subprocess.Popen(["sleep", "600.25"]) as beside:
+        hand_in(room / "ada", LOOKS.format(paths=paths, mark="600.25"))
+        found = handed_in.find(room)
+        ada, bo = submissions.check_all(found, hidden=[room, roster])
+        beside.kill()
+    assert bo.results[0].is_solved
+    told = ada.results[0].told
+    seen = json.loads(told[told.index("seen{") + 4 : told.index("}end") + 1])
+    nobody = pwd.getpwnam("nobody")
+    assert seen == {
+        "user": nobody.pw_uid, "groups": [], "can_read": [], "homes": [], "others": [],
+    }  # fmt: skip
+    assert other.exists()
+
+
+def test_root_without_such_a_user_runs_nothing(tmp_path, monkeypatch):
+    """
+    If the user does not exist, or cannot run this Python, root is refused before any answer runs.
+    """
+    hand_in(tmp_path / "room" / "ada", RIGHT)
+    found = handed_in.find(tmp_path / "room")
+    monkeypatch.setenv(answers_user.USER_VARIABLE, "no-such-user")
+    with pytest.raises(BadInput, match=r"^Root runs no answers: .* Run: useradd --system"):
+        submissions.check_all(found)
+    monkeypatch.setenv(answers_user.USER_VARIABLE, "nobody")
+    monkeypatch.setattr(answers_user.sys, "executable", "/root/no-python")
+    with pytest.raises(BadInput, match=r"^Answers cannot run here: nobody must be able to run"):
+        submissions.check_all(found)
+
+
+def test_what_an_answer_leaves_as_a_link_is_not_read(tmp_path):
+    """
+    An answer that puts links in place of the files that root reads afterwards reads nothing by it.
+    """
+    secret = tmp_path / "secret.json"
+    state = {"version": 2, "tasks": {"00.1": {"tries": [{"at_s": 1, "mistake": "told"}]}}}
+    secret.write_text(json.dumps(state | {"predictions": {}}))
+    links = (
+        "import os, pathlib\n"
+        "    folder = pathlib.Path(os.environ['DDP_LESSONS_STATE_DIR'])\n"
+        "    folder.mkdir(exist_ok=True)\n"
+        "    path = folder / 'progress.json'\n"
+        "    path.unlink(missing_ok=True)\n"
+        f"    path.symlink_to({str(secret)!r})\n"
+        "    return items"
+    )
+    hand_in(tmp_path / "room" / "ada", links)
+    (checked,) = submissions.check_all(handed_in.find(tmp_path / "room"))
+    assert not checked.results[0].is_solved
+    assert checked.results[0].mistake != "told"

@@ -1,0 +1,189 @@
+"""
+Tests of collecting exercises from the homes of real users of this system, and of feedback.
+"""
+
+import os
+import pwd
+import stat
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+from ddp_lessons.course.classroom import collecting, home_files
+from ddp_lessons.course.doctor.machine import others_stop_at
+from ddp_lessons.errors import BadInput
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root reads all homes"),
+]
+LEARNERS = ROOT / "workshop" / "learners.sh"
+
+
+@pytest.fixture
+def users(monkeypatch, tmp_path):
+    """
+    Make two users for this test, who alone are learners, and return what `pwd` says of them.
+    """
+    room = f"c{uuid.uuid4().hex[:6]}"
+    subprocess.run([LEARNERS, "add", "2", room], check=True, capture_output=True)
+    made = [pwd.getpwnam(f"{room}{number}") for number in ("01", "02")]
+    monkeypatch.setattr(collecting, "learners", lambda: made)
+    # Learners run these two files, so neither may lie in root's home.
+    if others_stop_at(sys.executable):
+        monkeypatch.setattr(collecting.sys, "executable", "/usr/bin/python3")
+    yield made
+    subprocess.run([LEARNERS, "remove", "2", room], check=True, capture_output=True)
+
+
+def exercises_of(user):
+    """
+    Make and return a learner's folder of exercises.
+    """
+    folder = Path(user.pw_dir, "my-course", "exercises")
+    folder.mkdir(parents=True)
+    for path in (folder.parent, folder):
+        os.chown(path, user.pw_uid, user.pw_gid)
+    return folder
+
+
+def write(path, text, user):
+    """
+    Write a file that belongs to a user.
+    """
+    path.write_text(text)
+    os.chown(path, user.pw_uid, user.pw_gid)
+
+
+def test_files_are_copied_and_nothing_else(users, tmp_path):
+    """
+    Notebooks are copied byte for byte with their times; links, pipes, folders and huge files are
+    left out and named; each learner has a folder that only its owner can read.
+    """
+    ada, bo = users
+    folder, others = exercises_of(ada), exercises_of(bo)
+    write(others / "00_ranks.ipynb", "bo's", bo)
+    write(folder / "00_ranks.ipynb", "ada's \xe9", ada)
+    os.utime(folder / "00_ranks.ipynb", (1000, 1000))
+    write(folder / "notes.txt", "hers alone", ada)
+    (folder / "01_link.ipynb").symlink_to(others / "00_ranks.ipynb")
+    (folder / "02_shadow.ipynb").symlink_to("/etc/shadow")
+    os.mkfifo(folder / "03_pipe.ipynb", 0o666)
+    (folder / "04_folder.ipynb").mkdir()
+    with (folder / "05_huge.ipynb").open("wb") as file:
+        file.truncate(home_files.MOST_BYTES + 1)
+    write(folder / "06_mine.ipynb", "not readable", ada)
+    (folder / "06_mine.ipynb").chmod(0)
+    said = []
+    dated = collecting.collect(tmp_path / "in", said.append)
+    copied = sorted(path.relative_to(dated).as_posix() for path in dated.rglob("*.ipynb"))
+    assert copied == [f"{user.pw_name}/00_ranks.ipynb" for user in users]
+    copy = dated / ada.pw_name / "00_ranks.ipynb"
+    assert copy.read_bytes() == (folder / "00_ranks.ipynb").read_bytes()
+    assert copy.stat().st_mtime == 1000
+    for path in (dated.parent, dated, dated / ada.pw_name):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert said[0].splitlines() == [
+        f"{ada.pw_name}: 1 files",
+        "    01_link.ipynb is left out: a link",
+        "    02_shadow.ipynb is left out: a link",
+        "    03_pipe.ipynb is left out: not a file",
+        "    04_folder.ipynb is left out: not a file",
+        "    05_huge.ipynb is left out: larger than 16 MiB",
+        "    06_mine.ipynb is left out: Permission denied",
+    ]
+    assert said[1] == f"{bo.pw_name}: 1 files"
+
+
+def test_a_folder_that_is_a_link_gives_what_its_learner_may_read(users, tmp_path):
+    """
+    If the whole folder is a link into another home, it is read with the learner's rights: refused.
+    """
+    ada, bo = users
+    write(exercises_of(bo) / "00_ranks.ipynb", "bo's", bo)
+    Path(ada.pw_dir, "my-course").symlink_to(Path(bo.pw_dir, "my-course"))
+    said = []
+    dated = collecting.collect(tmp_path, said.append)
+    assert not list((dated / ada.pw_name).iterdir())
+    assert "Permission denied" in said[0]
+
+
+def test_nothing_collected_is_written_over(users, tmp_path):
+    """
+    Two collections in the same minute are two folders, and a learner without exercises has one.
+    """
+    first = collecting.collect(tmp_path, lambda line: None)
+    second = collecting.collect(tmp_path, lambda line: None)
+    assert first != second
+    assert [path.name for path in sorted(second.iterdir())] == [user.pw_name for user in users]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "no JSON",
+        '{"name": "../../x.ipynb", "content": "", "saved_s": 1}',
+        '{"name": "x.ipynb", "content": 5, "saved_s": 1}',
+        '{"name": "x.ipynb", "content": "", "saved_s": 1e400}',
+        '["x.ipynb"]',
+        '{"name": "x.py", "content": "", "saved_s": 1}',
+    ],
+)
+def test_what_a_learner_s_process_says_is_checked(users, tmp_path, monkeypatch, line):
+    """
+    The process that reads a home belongs to the learner, who can make it say anything.
+    """
+    forged = tmp_path / "forged.py"
+    forged.write_text(f"print({line!r})\n")
+    forged.chmod(0o644)
+    for folder in tmp_path.parents:
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(home_files, "__file__", str(forged))
+    said = []
+    dated = collecting.collect(tmp_path / "in", said.append)
+    assert all("makes no sense, and is left out" in told for told in said)
+    assert not [path for path in dated.rglob("*") if path.is_file() and path.stat().st_size]
+    assert not (tmp_path / "x.ipynb").exists()
+
+
+def test_feedback_goes_home_and_over_nothing(users, tmp_path):
+    """
+    Each page is a new file in its learner's home, owned by the learner; a second one stands beside
+    the first, and a folder that links into another home is not written to.
+    """
+    ada, bo = users
+    exercises_of(ada)
+    for user in users:
+        (tmp_path / f"{user.pw_name}.html").write_text(f"for {user.pw_name}")
+    target = Path(ada.pw_dir, "my-course")
+    Path(bo.pw_dir, "my-course").symlink_to(target)
+    said = []
+    collecting.hand_back(tmp_path, said.append)
+    collecting.hand_back(tmp_path, said.append)
+    pages = sorted((target / "feedback").iterdir())
+    assert len(pages) == 2
+    for page in pages:
+        assert page.read_text() == f"for {ada.pw_name}"
+        assert page.stat().st_uid == ada.pw_uid
+    assert "Permission denied" in said[1]
+
+
+def test_bad_input_is_told(users, tmp_path, monkeypatch):
+    """
+    A folder without pages, a system without learners, and a user who is not root are told apart.
+    """
+    with pytest.raises(BadInput, match=r"^No feedback: expected pages such as learner01.html"):
+        collecting.hand_back(tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(collecting, "GROUP", "no-such-group")
+    with pytest.raises(BadInput, match=r"^No learners: a group no-such-group is expected"):
+        collecting.collect(tmp_path)
+    monkeypatch.setattr(collecting.os, "geteuid", lambda: 1000)
+    with pytest.raises(BadInput, match=r"^Only root reads all homes"):
+        collecting.collect(tmp_path)
