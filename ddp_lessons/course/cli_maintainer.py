@@ -84,7 +84,8 @@ def _run_each(
             num_refused += 1
             typer.echo(error, err=True)
         else:
-            typer.echo(f"{paths.notebook.name}: {done} in {time.monotonic() - started:.1f} s")
+            seconds = time.monotonic() - started
+            typer.echo(f"{paths.kind} {paths.stem}: {done} in {seconds:.1f} s")
     raise typer.Exit(int(num_refused > 0))
 
 

@@ -126,3 +126,19 @@ def test_start_ranks_goes_by_the_share(tmp_path):
         assert one.run(START.format(3)).status == "ok"
     wait_until_gone(environment, 10)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(180)
+def test_ranks_that_fill_memory_together_lose_the_largest():
+    """
+    If a hub limits memory, a learner's ranks may not exceed it together, although each is below it:
+    the largest is ended and named, and the others keep their variables.
+    """
+    with running_kernel(MEM_LIMIT=str(2 * 2**30)) as kernel:
+        assert kernel.run(START.format(3)).status == "ok"
+        fill = "%%px\nimport time\nmine = b'1' * ((500 + 200 * rank) << 20)\ntime.sleep(30)"
+        failed = kernel.run(fill)
+        assert failed.ename == "RankDied"
+        assert "rank 2 died: its process was ended by SIGKILL (Linux or a hub" in failed.evalue
+        sizes = kernel.run("%px print(len(globals().get('mine', b'')) >> 20)")
+        assert sizes.text == "[0] 500\n[1] 700\n[2] 0\n"

@@ -90,7 +90,7 @@ def test_raised_message_without_text_or_line():
     [
         (
             -signal.SIGKILL,
-            "its process was ended by SIGKILL (Linux does this when memory runs out)",
+            "its process was ended by SIGKILL (Linux or a hub does this when memory runs out)",
         ),
         (-signal.SIGSEGV, "its process was ended by SIGSEGV"),
         (-(signal.SIGRTMIN + 1), f"its process was ended by signal {signal.SIGRTMIN + 1}"),
@@ -102,7 +102,7 @@ def test_raised_message_without_text_or_line():
 def test_how_it_died_names_the_signal(exit_code, words):
     """
     The message names the signal, because a number means nothing to a learner, and says that Linux
-    sends SIGKILL when memory runs out.
+    or a hub sends SIGKILL when memory runs out.
     """
     assert how_it_died(exit_code) == words
 
@@ -124,8 +124,8 @@ def test_died_message_has_a_line_for_each():
     assert died_message(outcomes).splitlines() == [
         "rank 1 died: its process was ended by SIGSEGV at line 4: crash()",
         "rank 2 died: its process exited with code 1",
-        "rank 3 died: its process was ended by SIGKILL (Linux does this when memory runs out); "
-        "last seen at line 2: train()",
+        "rank 3 died: its process was ended by SIGKILL (Linux or a hub does this when memory runs "
+        "out); last seen at line 2: train()",
         "rank 4 died: its process was ended by SIGKILL at line 3: os.kill(me, 9)",
     ]
 

@@ -121,7 +121,8 @@ def test_title_says_question_minutes_ranks_and_what_it_builds_on(stem):
     The title states the question, the minutes, the ranks and the lessons that it builds on, by
     which learners choose and teachers plan.
     """
-    assert 20 <= int(title_of(stem)["minutes"]) <= 60
+    minutes = int(title_of(stem)["minutes"])
+    assert 20 <= minutes <= 60, "split a longer lesson, and join a shorter one to its neighbour"
 
 
 @every_lesson
@@ -153,7 +154,7 @@ def test_lesson_names_sources_by_https(stem):
     Every lesson names at least two sources, by https, for its facts.
     """
     links = re.findall(r"\]\((https?://[^)\s]+)\)", "\n".join(sources(stem, "next")))
-    assert len(links) >= 2
+    assert len(links) >= 2, "link two sources or more in the cell `next`"
     assert all(link.startswith("https://") for link in links)
 
 

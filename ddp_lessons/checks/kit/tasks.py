@@ -214,5 +214,5 @@ def refuse_unclear(task: Task) -> None:
     if fault:
         raise BadInput(
             f"Unclear list of mistakes of task {task.number}: {fault}. See CONTRIBUTING, "
-            '"Write an exercise".'
+            '"Add a task".'
         )

@@ -79,7 +79,7 @@ def how_it_died(exit_code: int | None, ended_itself: bool = False) -> str:
         known = number in set(signal.Signals)  # not all of the real-time signals have a name
         name = signal.Signals(number).name if known else f"signal {number}"
         is_riddle = name == "SIGKILL" and not ended_itself
-        hint = " (Linux does this when memory runs out)" if is_riddle else ""
+        hint = " (Linux or a hub does this when memory runs out)" if is_riddle else ""
         return f"its process was ended by {name}{hint}"
     return f"its process exited with code {exit_code}"
 

@@ -37,6 +37,7 @@ from ddp_lessons.ranks.messages.orders import (
     to_json,
 )
 from ddp_lessons.ranks.supervisor import child_main
+from ddp_lessons.ranks.supervisor.memory_watch import MemoryWatch
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system import processes as system
 from ddp_lessons.ranks.system.json_pipe import JsonPipe
@@ -64,6 +65,7 @@ class Supervisor:
         self.files_to_remove = []
         self.commands = []  # commands, lists of words, that end ranks which are not our children
         self._running = True
+        self._memory = MemoryWatch()
         self._selector = selectors.DefaultSelector()
 
     # ---- orders of the kernel ----
@@ -161,8 +163,10 @@ class Supervisor:
         if kernel is not None:
             self._selector.register(kernel, selectors.EVENT_READ, self._stop_running)
         while self._running:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(self._memory.wait_s):
                 key.data(key.fileobj)
+            if (pid := self._memory.too_large(list(self.ranks))) is not None:
+                _kill(pid, signal.SIGKILL)  # one rank of this learner's, before others lose theirs
 
     def _stop_running(self, *_):
         self._running = False

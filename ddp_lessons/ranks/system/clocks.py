@@ -210,6 +210,8 @@ START_S = stretched(60.0)
 NEVER_S = stretched(3600)
 # How often a wait for the supervisor checks its process. A message from it ends the wait at once.
 SUPERVISOR_LOOK_EVERY_S = 0.1
+# How often the supervisor looks at its ranks' memory, if a hub limits it.
+MEMORY_LOOK_EVERY_S = 1.0
 # How long the supervisor has to end all processes that it has started, before it is killed.
 SUPERVISOR_END_S = stretched(5.0)
 # The same limit for ipyparallel's own commands that stop a cluster. They then report an error.

@@ -57,7 +57,7 @@ def test_verify_passes_what_comes_out_again(tmp_path, capfd):
     assert run_command("verify", f"--root={tmp_path}") == 0
     out = capfd.readouterr().out
     assert "12 passed" in out
-    assert "00_toy.ipynb: verified in " in out
+    assert "lesson 00_toy: verified in " in out
 
 
 def test_verify_fails_at_one_character(tmp_path, capfd, monkeypatch):
