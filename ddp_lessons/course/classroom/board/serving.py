@@ -125,7 +125,8 @@ def _listen(app, host, port):
     except OSError as error:
         raise StartFailed(
             f"The board cannot listen: a free port of this machine is expected (got {host} "
-            f"{port}: {error.strerror}). Take another one with --port, or 0 for any."
+            f"{port}: {error.strerror}). Take another one with --port, or 0 for any; under a hub, "
+            "in the service's url."
         ) from error
     listening.setblocking(False)
     server = tornado.httpserver.HTTPServer(app, max_body_size=MOST_BYTES)
