@@ -66,7 +66,10 @@ _IDLE_S, _LOOK_EVERY_S = 2 * 3600, 300
 c.JupyterHub.services = [
     {
         "name": "idle-culler",
+        # setpriv ends the culler with the hub, even if the hub is killed.
         "command": [
+            "setpriv",
+            "--pdeathsig=TERM",
             sys.executable,
             "-m",
             "jupyterhub_idle_culler",
@@ -75,10 +78,10 @@ c.JupyterHub.services = [
         ],
     }
 ]
-c.JupyterHub.load_roles = [
+c.JupyterHub.load_roles.append(
     {
         "name": "idle-culler",
         "scopes": ["list:users", "read:users:activity", "read:servers", "delete:servers"],
         "services": ["idle-culler"],
     }
-]
+)

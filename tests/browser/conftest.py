@@ -96,15 +96,15 @@ def lab(new_page, shared_server):
 
 
 @pytest.fixture(scope="module")
-def hub(chromium):
+def hub(chromium, request):
     """
-    Yield a hub for all tests of a module.
+    Yield a hub for all tests of a module, whose HUB_SETTINGS are added to the hub's configuration.
     """
     if reason := why_not():
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="ddp-hub-") as folder:
         Path(folder).chmod(0o755)
-        hub = HubServer(Path(folder))
+        hub = HubServer(Path(folder), getattr(request.module, "HUB_SETTINGS", ""))
         try:
             yield hub
         finally:

@@ -133,20 +133,21 @@ class HubServer:
 
     Args:
         folder: A folder that all users can enter, for the environment and the hub's own files.
+        more: Further lines of the configuration, with a place for a free port, `{more_port}`.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder, more=""):
         self.folder = folder
         self._python = make_environment(folder / "environment")
         self._state = folder / "hub"
         self._state.mkdir(mode=0o700)
         self._log = self._state / "hub.log"
-        self.port, hub_port, api_port = free_ports(3)
+        self.port, hub_port, api_port, more_port = free_ports(4)
         self._config = self._state / "config.py"
         self._config.write_text(
-            _CONFIG.format(
+            (_CONFIG + more).format(
                 config=str(WORKSHOP / "jupyterhub_config.py"), port=self.port, hub_port=hub_port,
-                api_port=api_port, most_processes=MOST_PROCESSES,
+                api_port=api_port, more_port=more_port, most_processes=MOST_PROCESSES,
             )
         )  # fmt: skip
         self._process = None
@@ -218,7 +219,7 @@ class HubServer:
             with contextlib.suppress(psutil.NoSuchProcess):
                 proxy.kill()
             psutil.wait_procs([proxy], timeout=_END_S)
-        for process in self._children():
+        for process in self.services():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
@@ -229,8 +230,10 @@ class HubServer:
         self._process.kill()
         self._process.wait()
 
-    def _children(self):
-        # The culler, a service of the hub's, ends after the hub, but not at once.
+    def services(self):
+        """
+        Return the processes of the hub's services. They end after the hub, but not at once.
+        """
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):

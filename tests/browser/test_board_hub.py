@@ -230,7 +230,7 @@ def test_learners_of_a_hub_are_on_the_board_and_their_teacher_sees_it(hub, log_i
         hub.ask("POST", f"users/{name}")
         hub.ask("POST", f"users/{name}/server")
     expect(page.locator("#state")).to_have_text("2 on the board")
-    expect(page.locator("tbody th")).to_have_text(["ada", "Bo and Cy"])
+    expect(page.locator("tbody th")).to_have_text(["ada", "Bo and Cy (login bo)"])
     page.get_by_label("Lesson").select_option("00_ranks")
     expect(page.locator("td.tried")).to_have_text(["1 all-items"] * 2)
     expect(page.locator("#join")).to_be_hidden()
@@ -240,7 +240,7 @@ def test_learners_of_a_hub_are_on_the_board_and_their_teacher_sees_it(hub, log_i
 
     page.get_by_role("button", name="Remove ada").click()
     page.get_by_role("button", name="Remove it").click()
-    expect(page.locator("tbody th")).to_have_text(["Bo and Cy"])
+    expect(page.locator("tbody th")).to_have_text(["Bo and Cy (login bo)"])
     (key,) = (row["key"] for row in rows_of(page))
     for one in (page, log_in("cy")):  # without the cookie's XSRF token
         asked = one.request.delete(f"{hub.url}/services/board/rows/{key}")

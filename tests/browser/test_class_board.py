@@ -11,6 +11,7 @@ import pytest
 from class_board import NOW_S, BoardThread, foretold, row, state_of, tried
 from playwright.sync_api import expect
 
+from ddp_lessons.course.classroom.board import app
 from ddp_lessons.course.classroom.board.roster import People
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -178,6 +179,43 @@ def test_names_can_be_hidden_from_the_projector(people, open_page):
         expect(page.locator("#spread li")).to_be_visible()
         expect(page.get_by_text("00.1 my_items: view")).to_be_visible()
         expect(page.get_by_text("Work on a copy.")).to_be_visible()
+
+
+def test_logins_stand_beside_other_names_and_are_hidden_with_them(people, open_page):
+    """
+    The login of a hub's user stands beside a chosen name wherever that name does, in its own line
+    of the table, so that a long name cannot push it out of sight. "Hide names" hides it.
+    """
+    name = "l\u0435arner01 " + "x" * 29  # with a Cyrillic letter
+    stuck = state_of({"00.1": tried("view", "view", "view")})
+    people.let_in_user("learner03", name)
+    people.put_user("learner03", stuck, NOW_S)
+    people.put_user("learner01", state_of(), NOW_S)
+    with BoardThread(people, secret=people.teacher) as board:
+        page = open_page(board)
+        expect(page.locator("tbody th")).to_have_text(["learner01", f"{name} (login learner03)"])
+        expect(page.locator("#stuck-list b + .login")).to_have_text("(login learner03)")
+        login, cell = page.locator("th .login").nth(1), page.locator("tbody th").nth(1)
+        assert login.bounding_box()["x"] < cell.bounding_box()["x"] + 20
+        assert login.evaluate("node => node.scrollWidth <= node.clientWidth")
+        page.get_by_role("button", name=f"Remove {name} (login learner03)").click()
+        expect(page.locator("#whom")).to_have_text(f"Remove {name} (login learner03)?")
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Hide names").click()
+        assert page.get_by_text("learner0").locator("visible=true").count() == 0
+
+
+def test_the_page_comes_back_after_an_error_of_http(people, open_page, monkeypatch):
+    """
+    The page reconnects after an answer of 503, such as a hub's proxy gives while the board is
+    away. A browser by itself gives up then.
+    """
+    monkeypatch.setattr(app, "_MOST_STREAMS", 0)
+    with BoardThread(people, secret=people.teacher) as board:
+        page = open_page(board)
+        expect(page.locator("#state")).to_have_text("the board does not answer; trying again")
+        monkeypatch.undo()
+        expect(page.locator("#state")).to_have_text("0 on the board")
 
 
 def test_a_teacher_removes_a_row_after_a_question(people, open_page):

@@ -40,7 +40,7 @@ class Command:
     def __init__(self, folder, *arguments):
         self.folder = folder
         environment = {**os.environ, "DDP_LESSONS_STATE_DIR": str(folder)}
-        environment.pop("JUPYTERHUB_SERVICE_PREFIX", None)
+        environment.pop("JUPYTERHUB_SERVICE_NAME", None)
         self.output = folder.with_suffix(".log")
         with self.output.open("wb") as log:
             self.process = subprocess.Popen(

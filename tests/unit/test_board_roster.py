@@ -5,9 +5,11 @@ a day.
 
 import json
 import stat
+import threading
 
 import pytest
 from class_board import NOW_S, TOKEN, state_of, tried
+from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.course.classroom.board import roster
 from ddp_lessons.course.classroom.board.names import Denied
@@ -288,6 +290,65 @@ def test_two_boards_do_not_share_a_folder(room, tmp_path):
         People(tmp_path / "board")
     with pytest.raises(BadInput, match="A board is running already"):
         roster.delete_everything(tmp_path / "board")
+
+
+def test_a_board_of_a_hub_waits_for_another_one(room, tmp_path, clock):
+    """
+    A board that a hub starts waits until an older board has ended, says so once, and then has the
+    rows that the older one got last.
+    """
+    told, taken_over = [], []
+    waiting = threading.Thread(
+        target=lambda: taken_over.append(People(tmp_path / "board", clock, told.append))
+    )
+    waiting.start()
+    wait_until(lambda: told, HANGS_AFTER_S, "the line that says what the board waits for")
+    room.put_user("ada", state_of(), NOW_S)
+    assert taken_over == []
+    room.close()
+    waiting.join(HANGS_AFTER_S)
+    assert [line.partition(":")[0] for line in told] == ["the board waits"]
+    assert str(tmp_path / "board") in told[0]
+    assert names(taken_over[0]) == ["ada"]
+    taken_over[0].close()
+
+
+def test_login_stands_beside_another_name(room, tmp_path, clock):
+    """
+    The login of a hub's user stands beside a chosen name, so that a name whose letters only look
+    like another learner's deceives no teacher. A row that was joined with the class code has none.
+    """
+    looks_like = "l\u0435arner01"  # with the Cyrillic letter
+    for login in ("learner01", "learner03"):
+        room.put_user(login, state_of(), NOW_S)
+    assert {row.name: row.login for row in room.rows()} == {"learner01": "", "learner03": ""}
+    room.let_in_user("learner03", looks_like)
+    room.put_user("learner03", state_of(), NOW_S)
+    room.let_in(TOKEN, "Ada", room.code)
+    told = {"learner01": "", looks_like: "learner03", "Ada": ""}
+    assert {row.name: row.login for row in room.rows()} == told
+    assert {row.name: row.login for row in roster.kept_rows(tmp_path / "board")} == told
+    room.close()
+    again = People(tmp_path / "board", clock)
+    assert {row.name: row.login for row in again.rows()} == told
+    again.close()
+
+
+def test_rows_of_an_older_board_are_read(room, tmp_path, clock):
+    """
+    Rows that an older board has stored, without a login, are read, and get it with the next state.
+    """
+    room.let_in_user("learner03", "Ada")
+    room.close()
+    (path,) = (tmp_path / "board" / "rows").iterdir()
+    stored = json.loads(path.read_text())
+    del stored["login"]
+    path.write_text(json.dumps(stored))
+    again = People(tmp_path / "board", clock)
+    assert [(row.name, row.login) for row in again.rows()] == [("Ada", "")]
+    again.put_user("learner03", state_of(), NOW_S)
+    assert [(row.name, row.login) for row in again.rows()] == [("Ada", "learner03")]
+    again.close()
 
 
 def test_everything_is_deleted_by_one_call(room, tmp_path):

@@ -2,6 +2,9 @@
 The board's rules, each tested on made-up rows.
 """
 
+import csv
+import io
+
 import pytest
 from class_board import COLUMNS, NOW_S, foretold, row, state_of, tried
 
@@ -233,19 +236,22 @@ def test_table_has_a_line_for_each_thing_that_was_touched():
         state_of({"00.1": tried("view", None, hints=1)}, {"lines": foretold(1, was=4)}),
         heard_s=NOW_S,
         ahead_s=60,
+        login="grace",
     )
     lines = csv_table.csv_text(COLUMNS, [told, row("Bo")]).splitlines()
     assert lines == [
         ",".join(csv_table.FIELDS),
-        "Ada,section,00_ranks,lines,held,,,,1,1,4,",
-        "Ada,task,00_ranks,00.1,solved,2,1,,,,,2026-09-21T14:14:20+00:00",
+        "Ada,section,00_ranks,lines,held,,,,1,1,4,,grace",
+        "Ada,task,00_ranks,00.1,solved,2,1,,,,,2026-09-21T14:14:20+00:00,grace",
     ]
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@sum", "a,b", 'a"b'])
 def test_table_gives_a_spreadsheet_no_formula(name):
     """
-    No name becomes a formula in a spreadsheet, because somebody else has typed it.
+    No name and no login becomes a formula in a spreadsheet, because somebody else has typed it.
     """
-    line = csv_table.csv_text(COLUMNS, [row(name, {"00.1": tried("view")})]).splitlines()[1]
-    assert not line.startswith(("=", "+", "-", "@"))
+    told = row(name, {"00.1": tried("view")}, login=name)
+    (line,) = csv.DictReader(io.StringIO(csv_table.csv_text(COLUMNS, [told])))
+    for field in ("name", "login"):
+        assert not line[field].startswith(("=", "+", "-", "@"))

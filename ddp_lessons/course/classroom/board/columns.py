@@ -41,6 +41,7 @@ class Row:
         ahead_s: Seconds by which the board's clock is ahead of the learner's clock.
         is_live: Whether the learner is at work now, and so can be stuck.
         key: The row's key in the board's `People`; "" if the row cannot be removed.
+        login: The login of a hub's user who has chosen another name; "" for all other rows.
     """
 
     name: str
@@ -49,3 +50,4 @@ class Row:
     ahead_s: float = 0.0
     is_live: bool = True
     key: str = ""
+    login: str = ""

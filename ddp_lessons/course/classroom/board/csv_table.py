@@ -10,7 +10,7 @@ from ddp_lessons.course.classroom.board import view
 
 FIELDS = (
     "name", "kind", "lesson", "key", "state", "checks", "hints", "last_mistake",
-    "first_said", "before_run", "came_out", "solved_at",
+    "first_said", "before_run", "came_out", "solved_at", "login",
 )  # fmt: skip
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -44,6 +44,7 @@ def _line(column, row):
         "lesson": column.stem,
         "key": column.key,
         "state": shown["is"],
+        "login": _harmless(row.login),
     }
     if column.kind == "task":
         line |= {"checks": told["checks"], "hints": told["hints"]}

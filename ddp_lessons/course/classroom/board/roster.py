@@ -2,7 +2,7 @@
 The roster of the board: each learner with a name, a secret token, and the last state.
 
     class.json        the class code, with which learners join, and the teacher's own token
-    rows/<row>.json   one learner: the name, the state; <row> is a digest of the token
+    rows/<row>.json   one learner: the name, the login, the state; <row> is a digest of the token
     removed.json      rows that the teacher has removed today
 
 A row is on the disk before its sender gets an answer, so a board that is killed loses nothing. The
@@ -45,19 +45,22 @@ class People:
     Args:
         folder: Path of the folder, which is made if it does not exist.
         clock: Function that returns seconds since 1970.
+        say: Function that is called once with a line if another board uses the folder; this board
+            then waits until the other one has ended. None: refuse such a folder.
 
     Raises:
-        BadInput: Another board uses the folder, or a file in it cannot be read.
+        BadInput: Another board uses the folder, and `say` is None; or a file in the folder cannot
+            be read.
     """
 
-    def __init__(self, folder, clock=time.time):
+    def __init__(self, folder, clock=time.time, say=None):
         self.folder = Path(folder)
         self._clock = clock
         self._rows_folder = self.folder / "rows"
         self._wrong_codes = WrongCodes(clock)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
-        self._lock = _lock(self.folder)
+        self._lock = _lock(self.folder, say)
         try:
             self._read()
         except BaseException:
@@ -87,10 +90,7 @@ class People:
         """
         Return a Row for each learner, in no particular order.
         """
-        return [
-            Row(one["name"], one["state"], one["heard_s"], one["ahead_s"], key=row)
-            for row, one in list(self._people.items())
-        ]
+        return [_row(one, key) for key, one in list(self._people.items())]
 
     def knows(self, token):
         """
@@ -151,7 +151,7 @@ class People:
             name = name_of(user[:LONGEST_NAME])
             if self._is_taken(name, row):
                 name = name_of(f"{user[: LONGEST_NAME - len(_LOGIN)]}{_LOGIN}")
-        self._put(row, name, told, sent_s)
+        self._put(row, name, told, sent_s, user)
 
     def let_in_user(self, user, name):
         """
@@ -161,7 +161,7 @@ class People:
             Denied: The name is taken, invalid, or that of this user's row that the teacher has
                 removed.
         """
-        self._let_in(_digest(_USER + user), name_of(name))
+        self._let_in(_digest(_USER + user), name_of(name), user)
 
     def remove(self, token):
         """
@@ -204,17 +204,17 @@ class People:
         if self._people.pop(row, None) is not None:
             (self._rows_folder / f"{row}.json").unlink(missing_ok=True)
 
-    def _let_in(self, row, name):
+    def _let_in(self, row, name, login=""):
         if self._removed.has(row, name):
             self._refuse_removed(row)
-        self._put(row, name, None, self._clock())
+        self._put(row, name, None, self._clock(), login)
         self._removed.forget(row)
 
     def _refuse_removed(self, row):
         if row in self._removed:
             raise Denied("the teacher has removed this row; join under another name")
 
-    def _put(self, row, name, told, sent_s):
+    def _put(self, row, name, told, sent_s, login=""):
         if self._is_taken(name, row):
             raise Denied("this name is taken; choose another one", 409)
         if row not in self._people and len(self._people) >= MOST_PEOPLE:
@@ -223,6 +223,7 @@ class People:
         now_s = self._clock()
         one = {
             "name": name,
+            "login": login,
             "state": known["state"] if told is None else _state(told),
             "heard_s": now_s,
             "ahead_s": known["ahead_s"] if told is None else now_s - sent_s,
@@ -262,8 +263,13 @@ def kept_rows(folder):
     """
     Return the Rows that are stored in a folder, even while a board is running.
     """
-    told = [_read(path) for path in sorted(Path(folder).glob("rows/*.json"))]
-    return [Row(one["name"], one["state"], one["heard_s"], one["ahead_s"]) for one in told]
+    return [_row(_read(path)) for path in sorted(Path(folder).glob("rows/*.json"))]
+
+
+def _row(one, key=""):
+    login = one.get("login", "")  # older boards stored none
+    login = "" if login == one["name"] else login
+    return Row(one["name"], one["state"], one["heard_s"], one["ahead_s"], key=key, login=login)
 
 
 def _state(told):
@@ -277,16 +283,19 @@ def _digest(token):
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _lock(folder):
+def _lock(folder, say=None):
     lock = open(folder / "lock", "w")  # noqa: SIM115 - held as long as the board runs
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        lock.close()
-        raise BadInput(
-            "A board is running already: one at a time is expected (got another one that keeps "
-            "its rows in the same folder). End that one first, or set DDP_LESSONS_STATE_DIR."
-        ) from None
+        if say is None:
+            lock.close()
+            raise BadInput(
+                "A board is running already: one at a time is expected (got another one that keeps "
+                "its rows in the same folder). End that one first, or set DDP_LESSONS_STATE_DIR."
+            ) from None
+        say(f"the board waits: another board uses {folder}; `lslocks` shows its process id")
+        fcntl.flock(lock, fcntl.LOCK_EX)
     return lock
 
 

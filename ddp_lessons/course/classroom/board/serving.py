@@ -25,9 +25,9 @@ _EVERYWHERE = ("", "0.0.0.0", "::")
 
 def is_service():
     """
-    Tell whether a JupyterHub has started this process as a service.
+    Tell whether a JupyterHub has started this process as a service, and not as a learner's server.
     """
-    return bool(os.environ.get("JUPYTERHUB_SERVICE_PREFIX"))
+    return bool(os.environ.get("JUPYTERHUB_SERVICE_NAME"))
 
 
 def kept_folder():
@@ -67,12 +67,15 @@ def serve_for_hub(read_columns, say=print):
     """
     Serve a board as a service of the JupyterHub that has started this process.
 
+    If an older board still uses the folder, wait until that board has ended. If this one exited,
+    the older one would keep the port, and a new hub does not accept the older board's secret.
+
     Args:
         read_columns: Function that returns the Columns. It may be slow, so it is called after the
             server listens: the hub gives up on a service that does not listen soon.
-        say: Function that is called with the line to print: the path of the board.
+        say: Function that is called with the lines to print, such as the path of the board.
     """
-    people = People(kept_folder())
+    people = People(kept_folder(), say=say)
     try:
         asyncio.run(_serve_hub(read_columns, people, say))
     finally:
@@ -81,18 +84,19 @@ def serve_for_hub(read_columns, say=print):
 
 async def _serve_source(columns, host, port, source, say):
     secret, board = secrets.token_urlsafe(24), Board(columns, sources=[source])
-    port = _listen(make_app(board, secret, log_function=_log_nothing), host, port)
+    server, port = _listen(make_app(board, secret, log_function=_log_nothing), host, port)
     say(f"the board: {_address(host, port)}/?token={secret}")
-    await _until_ended(board)
+    await _until_ended(server, board)
 
 
 async def _serve_people(columns, host, port, people, say):
     board = Board(columns, people)
-    port = _listen(make_app(board, people.teacher, log_function=_log_nothing), host, port)
+    app = make_app(board, people.teacher, log_function=_log_nothing)
+    server, port = _listen(app, host, port)
     board.address = _address(host, port)
     say(f"the board: {board.address}/?token={people.teacher}")
     say(f"the class code: {people.code}")
-    await _until_ended(board, people)
+    await _until_ended(server, board, people)
 
 
 async def _serve_hub(read_columns, people, say):
@@ -101,18 +105,19 @@ async def _serve_hub(read_columns, people, say):
     )
 
     service, board = hub_service.Hub(), Board([], people)
-    own = {"cookie_secret": os.urandom(32), "log_function": _log_nothing}
+    # A stored secret keeps the teacher logged in when the board is started again.
+    own = {"cookie_secret": people.teacher, "log_function": _log_nothing}
     app = make_app(board, people.teacher, service.prefix, service, hub_service.paths(), **own)
-    _listen(app, service.host, service.port)
+    server, _ = _listen(app, service.host, service.port)
     say(f"the board: {service.prefix}, by the hub")
     board.columns = await asyncio.get_running_loop().run_in_executor(None, read_columns)
     board.changed()
-    await _until_ended(board, people)
+    await _until_ended(server, board, people)
 
 
 def _listen(app, host, port):
     """
-    Make an application listen, and return its port.
+    Make an application listen, and return its server and its port.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -120,14 +125,16 @@ def _listen(app, host, port):
     except OSError as error:
         raise StartFailed(
             f"The board cannot listen: a free port of this machine is expected (got {host} "
-            f"{port}: {error.strerror}). Take another one with --port, or 0 for any."
+            f"{port}: {error.strerror}). Take another one with --port, or 0 for any; under a hub, "
+            "in the service's url."
         ) from error
     listening.setblocking(False)
-    tornado.httpserver.HTTPServer(app, max_body_size=MOST_BYTES).add_socket(listening)
-    return listening.getsockname()[1]
+    server = tornado.httpserver.HTTPServer(app, max_body_size=MOST_BYTES)
+    server.add_socket(listening)
+    return server, listening.getsockname()[1]
 
 
-async def _until_ended(board, people=None):
+async def _until_ended(server, board, people=None):
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, ended.set)
@@ -138,6 +145,7 @@ async def _until_ended(board, people=None):
     for one in again:
         one.start()
     await ended.wait()
+    server.stop()  # so that the port is free before the folder is, for which a new board may wait
     await board.end()
 
 

@@ -172,6 +172,7 @@ def _row(columns, row, now_s):
     cells = {column.key: cell(column, row) for column in columns}
     return {
         "name": row.name,
+        "login": row.login,
         "key": row.key,
         # Most cells are untouched, and are left out.
         "cells": {

@@ -14,6 +14,9 @@ function make(tag, text, kind) {
   return node
 }
 
+// A chosen name may look like somebody else's; the login beside it is the hub's.
+const loginOf = (row) => row.login ? ` (login ${row.login})` : ""
+
 // A choice of the teacher's stays; without one, the page follows the room.
 function choose(id, options, now) {
   const select = at(id)
@@ -68,7 +71,7 @@ function drawStuck() {
     const line = make("li")
     const where = `${row.stuck.task} ${row.stuck.name}`
     const mistake = row.stuck.mistake ? `: ${row.stuck.mistake}` : ""
-    line.append(make("b", row.name), ` at ${where}`)
+    line.append(make("b", row.name), make("span", loginOf(row), "login"), ` at ${where}`)
     line.append(make("div", `${row.stuck.why}${mistake}`, "why"))
     return line
   }))
@@ -105,6 +108,7 @@ function drawTable() {
     const line = make("tr", undefined, row.stuck ? "stuck" : "")
     const name = make("th", row.name)
     name.scope = "row"
+    name.append(make("span", loginOf(row), "login"))
     line.append(name, ...columns.map((one) => {
       const told = row.cells[one.key] || { is: "open" }
       const cell = make("td", words(told), told.is)
@@ -129,7 +133,7 @@ function removal(row) {
   const button = make("button", "✕")
   button.type = "button"
   button.dataset.row = row.key
-  button.title = `Remove ${row.name}`
+  button.title = `Remove ${row.name}${loginOf(row)}`
   button.setAttribute("aria-label", button.title)
   button.addEventListener("click", () => ask(row))
   cell.append(button)
@@ -138,7 +142,7 @@ function removal(row) {
 
 function ask(row) {
   removing = row.key
-  at("whom").textContent = `Remove ${row.name}?`
+  at("whom").textContent = `Remove ${row.name}${loginOf(row)}?`
   at("failed").textContent = ""
   at("removing").showModal()
 }
@@ -199,10 +203,18 @@ function pressed(is_on) {
 addEventListener("pointerdown", () => pressed(true))
 for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => pressed(false))
 
-const events = new EventSource("events")
-events.onmessage = (event) => {
-  shown = JSON.parse(event.data)
-  say(`${shown.rows.length} on the board`, false)
-  if (!isPressed) draw()
+function listen() {
+  const events = new EventSource("events")
+  events.onmessage = (event) => {
+    shown = JSON.parse(event.data)
+    say(`${shown.rows.length} on the board`, false)
+    if (!isPressed) draw()
+  }
+  events.onerror = () => {
+    say("the board does not answer; trying again", true)
+    // A browser gives up when a proxy answers 503 in the place of a board that is away.
+    if (events.readyState === EventSource.CLOSED) setTimeout(listen, 3000)
+  }
 }
-events.onerror = () => say("the board does not answer; trying again", true)
+
+listen()

@@ -1,0 +1,27 @@
+"""
+The workshop's configuration of a hub, loaded as JupyterHub loads it.
+"""
+
+from paths import ROOT
+from traitlets.config import PyFileConfigLoader
+
+WORKSHOP = ROOT / "workshop"
+HUB_LINE, BOARD_LINE = (
+    f"load_subconfig({str(WORKSHOP / name)!r})" for name in ("jupyterhub_config.py", "board.py")
+)
+"""
+The lines of a teacher's own file that load the workshop's two files.
+"""
+
+
+def load_hub_config(folder, *lines):
+    """
+    Return the Config of a teacher's own file.
+
+    Args:
+        folder: The folder in which the file is written, as `ddp-hub.py`.
+        lines: The file's lines.
+    """
+    own = folder / "ddp-hub.py"
+    own.write_text("\n".join(lines), encoding="utf-8")
+    return PyFileConfigLoader(str(own)).load_config()
