@@ -9,7 +9,7 @@ from kernels import running_kernel
 from processes import new_mark, wait_until_gone
 
 from ddp_lessons.errors import BadInput
-from ddp_lessons.ranks.system import rank_quota
+from ddp_lessons.ranks.system import rank_quota, resource_limits
 
 NAME = "DDP_LESSONS_MAX_RANKS"
 START = "from ddp_lessons import start_ranks\nranks = start_ranks({}, device='cpu')"
@@ -134,11 +134,15 @@ def test_ranks_that_fill_memory_together_lose_the_largest():
     If a hub limits memory, a learner's ranks may not exceed it together, although each is below it:
     the largest is ended and named, and the others keep their variables.
     """
-    with running_kernel(MEM_LIMIT=str(2 * 2**30)) as kernel:
+    # A start counts all processes of this user, so the limit is above what they have now.
+    mib = (resource_limits._used_by_this_user() >> 20) + 2048
+    sizes = [mib * percent // 100 for percent in (30, 40, 50)]
+    with running_kernel(MEM_LIMIT=str(mib << 20)) as kernel:
         assert kernel.run(START.format(3)).status == "ok"
-        fill = "%%px\nimport time\nmine = b'1' * ((500 + 200 * rank) << 20)\ntime.sleep(30)"
-        failed = kernel.run(fill)
+        kernel.run(f"ranks.view['sizes'] = {sizes}")
+        fill = "mine = b'1' * (sizes[dist.get_rank()] << 20)\ntime.sleep(60)"
+        failed = kernel.run(f"%%px\nimport time\nimport torch.distributed as dist\n{fill}")
         assert failed.ename == "RankDied"
         assert "rank 2 died: its process was ended by SIGKILL (Linux or a hub" in failed.evalue
-        sizes = kernel.run("%px print(len(globals().get('mine', b'')) >> 20)")
-        assert sizes.text == "[0] 500\n[1] 700\n[2] 0\n"
+        kept = kernel.run("%px print(len(globals().get('mine', b'')) >> 20)")
+        assert kept.text == f"[0] {sizes[0]}\n[1] {sizes[1]}\n[2] 0\n"
