@@ -1,9 +1,15 @@
 """
-Tests that the workshop's page agrees with the workshop's files.
+Tests of the workshop's files: they agree with the workshop's page, and make and remove real users.
 """
 
+import grp
+import os
+import pwd
 import re
+import stat
 import subprocess
+import uuid
+from pathlib import Path
 
 import pytest
 from paths import ROOT
@@ -67,17 +73,238 @@ def test_service_runs_what_the_page_has_made():
         assert path in PAGE
 
 
+def learners(*words, **options):
+    """
+    Run `learners.sh` with some words.
+
+    Args:
+        words: Its arguments.
+        options: Arguments of `subprocess.run`, such as `input`.
+
+    Returns:
+        subprocess.CompletedProcess: Its exit status and its output.
+    """
+    command = [WORKSHOP / "learners.sh", *words]
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
 @pytest.mark.parametrize(
-    "words", [[], ["add"], ["add", "0"], ["add", "100"], ["remove", "-1"], ["drop", "3"]]
+    ("words", "expected"),
+    [
+        ([], "add, remove, teacher, password or sheet expected (got none)"),
+        (["drop", "3"], "add, remove, teacher, password or sheet expected (got drop)"),
+        (["add"], "a number from 1 to 99 expected (got none)"),
+        (["add", "0"], "a number from 1 to 99 expected (got 0)"),
+        (["add", "100"], "a number from 1 to 99 expected (got 100)"),
+        (["remove", "-1"], "a number from 1 to 99 expected (got -1)"),
+        (["add", "3", "two words"], "or . expected (got two words)"),
+        (["add", "3", "guest", "more"], "expected (got 4: add 3 guest more)"),
+        (["teacher"], "2 words, or 3 to add and remove, expected (got 1: teacher)"),
+        (["password", "--help"], "or . expected (got --help)"),
+        (["sheet"], "expected (got 1: sheet)"),
+    ],
 )
-def test_learners_refuses_what_it_does_not_know(words):
+def test_learners_refuses_what_it_does_not_know(words, expected):
     """
     `learners.sh` refuses wrong arguments before it does anything: half of a list of users would be
     worse than none.
     """
-    done = subprocess.run([WORKSHOP / "learners.sh", *words], capture_output=True, text=True)
+    done = learners(*words, stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "a number from 1 to 99 expected" in done.stderr
+    assert expected in done.stderr
+
+
+def test_learners_prints_slips_to_cut_out():
+    """
+    A sheet has a slip for each learner, with the hub's address, and a line to cut between two.
+    """
+    done = learners("sheet", "https://hub.example.org", input="ada lovelace\nbo diddley\n")
+    slips = re.split(r"\n(?:- )+-\n\n", done.stdout)
+    assert [slip.split()[1::2] for slip in slips] == [
+        ["https://hub.example.org", "ada", "lovelace"],
+        ["https://hub.example.org", "bo", "diddley"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "lines with a name and a password expected (got none)"),
+        ("ada lovelace\nbo\n", "line 2 of the list: a name and a password expected (got 1 word"),
+        ("ada love lace\n", "line 1 of the list: a name and a password expected (got 3 word"),
+    ],
+)
+def test_learners_refuses_a_list_that_is_none(text, expected):
+    """
+    A list with a wrong line gives no slips, and the message does not repeat a password.
+    """
+    done = learners("sheet", "https://hub.example.org", input=text)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert expected in done.stderr
+    assert "lace" not in done.stderr
+
+
+@pytest.fixture
+def room():
+    """
+    Yield the beginning of the names of a test's users, who are removed afterwards.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("only root can make users")
+    name = f"ddp-{uuid.uuid4().hex[:8]}-"
+    yield name
+    for user in members(name):
+        subprocess.run(["userdel", "--remove", user], check=True, capture_output=True)
+    assert learners("remove", "1", name).returncode == 0  # removes the groups if they are empty
+
+
+def members(room):
+    """
+    Return the names of a room's users, and of its teacher.
+    """
+    return sorted(user.pw_name for user in pwd.getpwall() if user.pw_name.startswith(room))
+
+
+def groups_of(user):
+    """
+    Return the names of the groups of a user.
+    """
+    return subprocess.check_output(["id", "--groups", "--name", user], text=True).split()
+
+
+def password_of(user):
+    """
+    Return the encrypted password of a user.
+    """
+    return subprocess.check_output(["getent", "shadow", user], text=True).split(":")[1]
+
+
+def mode_of(user):
+    """
+    Return the mode of a user's home.
+    """
+    return stat.S_IMODE(os.stat(pwd.getpwnam(user).pw_dir).st_mode)
+
+
+def test_late_learners_get_the_next_numbers(room):
+    """
+    Learners who come late get the numbers after the highest that is there, and nobody gets a
+    number above 99. The removal takes the users with their homes.
+    """
+    assert learners("add", "2", room).returncode == 0
+    done = learners("add", "2", room)
+    names = [f"{room}0{number}" for number in (1, 2, 3, 4)]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == names[2:]
+    assert members(room) == names
+    assert {mode_of(name) for name in names} == {0o700}
+    assert all("learners" in groups_of(name) for name in names)
+    refused = learners("add", "96", room)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "at most 95 expected, as number 4 is there (got 96)" in refused.stderr
+    assert members(room) == names
+    homes = [Path(pwd.getpwnam(name).pw_dir) for name in names]
+    assert learners("remove", "4", room).returncode == 0
+    assert members(room) == []
+    assert not any(home.exists() for home in homes)
+
+
+@pytest.mark.parametrize("command", ["useradd", "chpasswd"])
+def test_learner_who_cannot_be_added_ends_the_rest(room, tmp_path, command):
+    """
+    If one learner cannot be added, the message says who was, and of that learner nothing is left:
+    an account without a password would be in the way of the next try.
+    """
+    fake = tmp_path / command
+    real = subprocess.check_output(["which", command], text=True).strip()
+    fake.write_text(
+        "#!/bin/bash\n"
+        f'[[ $* == *-D* || $* == *--defaults* ]] && exec {real} "$@"\n'
+        f'text="$*"; [[ {command} == chpasswd ]] && text=$(cat)\n'
+        f'[[ $text == *{room}03* ]] && {{ echo "{command}: no" >&2; exit 1; }}\n'
+        f'exec {real} "$@" <<<"$text"\n'
+    )
+    fake.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = learners("add", "5", room, env={**os.environ, "PATH": path})
+    names = [f"{room}01", f"{room}02"]
+    assert (done.returncode, members(room)) == (1, names)
+    assert f"{command}: no\nNot added: {room}03. Added before: {' '.join(names)}." in done.stderr
+    assert done.stderr.endswith(f"learners.sh add 3 {room}\n")
+    assert learners("add", "3", room).returncode == 0
+    assert len(members(room)) == 5
+
+
+def test_home_that_is_there_is_not_given_to_a_new_learner(room):
+    """
+    A folder of the new learner's name is left as it is: it may be what another learner wrote.
+    """
+    home = Path("/home", f"{room}01")
+    home.mkdir()
+    try:
+        done = learners("add", "1", room)
+        assert (done.returncode, done.stdout, members(room)) == (1, "", [])
+        assert f"no file or folder expected (got {home})" in done.stderr
+    finally:
+        home.rmdir()
+
+
+def test_teacher_is_made_or_joins(room):
+    """
+    A teacher who has no account gets one with a private home. An account that is there only joins
+    the teachers: its password is its owner's.
+    """
+    name = f"{room}ada"
+    made = learners("teacher", name)
+    assert made.returncode == 0
+    assert re.fullmatch(rf"{name} [a-z]{{10}}\n", made.stdout)
+    assert "teachers" in groups_of(name)
+    assert mode_of(name) == 0o700
+    learners("add", "1", room)
+    learner = f"{room}01"
+    before = password_of(learner)
+    os.chmod(pwd.getpwnam(learner).pw_dir, 0o755)
+    joined = learners("teacher", learner)
+    assert (joined.returncode, joined.stdout) == (0, "")
+    assert "has joined the group teachers, and keeps its password" in joined.stderr
+    assert f"chmod 700 {pwd.getpwnam(learner).pw_dir}" in joined.stderr
+    assert {"learners", "teachers"} <= set(groups_of(learner))
+    assert password_of(learner) == before
+
+
+def test_password_is_reset_for_members_of_the_room_alone(room):
+    """
+    A forgotten password is replaced by a new one, which is printed. Root and users outside of the
+    room keep theirs: a typing error must not lock the system's owner out.
+    """
+    learners("add", "1", room)
+    name = f"{room}01"
+    before = {user: password_of(user) for user in (name, "root", "nobody")}
+    done = learners("password", name)
+    assert re.fullmatch(rf"{name} [a-z]{{10}}\n", done.stdout)
+    for user in ("root", "nobody", f"{room}99"):
+        refused = learners("password", user)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert f"expected (got {user})" in refused.stderr
+    assert learners("teacher", "root").returncode == 1
+    after = {user: password_of(user) for user in before}
+    assert after == {**before, name: after[name]}
+    assert after[name] != before[name]
+
+
+def test_groups_go_with_their_last_member(room):
+    """
+    The groups are removed if nobody is in them, and stay while a teacher is.
+    """
+    if any(group.gr_mem for group in grp.getgrall() if group.gr_name in ("learners", "teachers")):
+        pytest.skip("a room of this system is in use")
+    learners("add", "1", room)
+    learners("teacher", f"{room}ada")
+    assert learners("remove", "1", room).returncode == 0
+    names = {group.gr_name for group in grp.getgrall()}
+    assert (names & {"learners", "teachers"}) == {"teachers"}
+    subprocess.run(["userdel", "--remove", f"{room}ada"], check=True, capture_output=True)
+    assert learners("remove", "1", room).returncode == 0
+    assert not {group.gr_name for group in grp.getgrall()} & {"learners", "teachers"}
 
 
 @pytest.mark.parametrize("name", ["install.sh", "learners.sh"])
