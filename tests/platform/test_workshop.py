@@ -2,17 +2,27 @@
 Tests of the workshop's files: they agree with the workshop's page, and make and remove real users.
 """
 
+import asyncio
 import grp
 import os
 import pwd
 import re
+import runpy
+import shutil
 import stat
 import subprocess
+import sys
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
+from browser.hub_server import why_not
 from paths import ROOT
+
+from ddp_lessons.course.doctor.machine import others_stop_at
+from ddp_lessons.errors import BadInput
 
 WORKSHOP = ROOT / "workshop"
 PAGE = (WORKSHOP / "README.md").read_text()
@@ -30,8 +40,7 @@ class Config(dict):
         self[name] = value
 
 
-@pytest.fixture
-def config():
+def read_config():
     """
     Return the settings of the workshop's configuration.
     """
@@ -40,18 +49,44 @@ def config():
     return made
 
 
+@pytest.fixture
+def config(monkeypatch):
+    """
+    Return the settings of the workshop's configuration, without a teacher's own.
+    """
+    monkeypatch.delenv("DDP_LESSONS_IDLE_HOURS", raising=False)
+    monkeypatch.delenv("DDP_LESSONS_BUSY_HOURS", raising=False)
+    return read_config()
+
+
 def test_page_s_bounds_are_those_of_the_configuration(config):
     """
     The limits on the page are those of the configuration, because a teacher plans with the page.
     """
     environment = config.Spawner.environment
-    assert len(environment) == 3
+    assert len(environment) == 4
     for name, value in environment.items():
         assert f"`{name}`, {value} |" in PAGE
     (culler,) = config.JupyterHub.services
     assert f"`c.Spawner.mem_limit`, {config.Spawner.mem_limit} |" in PAGE
     assert "--timeout=7200" in culler["command"]
-    assert "two hours, in the configuration" in PAGE
+    assert "`DDP_LESSONS_IDLE_HOURS`, 2 |" in PAGE
+
+
+def test_hours_are_settings(monkeypatch):
+    """
+    The hours after which a server is stopped come from variables, so that a teacher's own file need
+    not repeat the culler's command; a value that is no number is refused.
+    """
+    monkeypatch.setenv("DDP_LESSONS_IDLE_HOURS", "0.5")
+    monkeypatch.setenv("DDP_LESSONS_BUSY_HOURS", "3")
+    settings = read_config()
+    (culler,) = settings.JupyterHub.services
+    assert "--timeout=1800" in culler["command"]
+    assert settings.Spawner.environment["DDP_LESSONS_BUSY_HOURS"] == "3"
+    monkeypatch.setenv("DDP_LESSONS_IDLE_HOURS", "half")
+    with pytest.raises(BadInput, match="DDP_LESSONS_IDLE_HOURS"):
+        read_config()
 
 
 def test_page_links_to_files_that_exist():
@@ -71,6 +106,123 @@ def test_service_runs_what_the_page_has_made():
     for path in ("/srv/ddp-lessons", "/etc/ddp-hub.py", "/var/lib/ddp-hub"):
         assert path in service
         assert path in PAGE
+
+
+# A fake Python that lacks nbgrader, and writes down what pip installs.
+FAKE_PYTHON = """#!/bin/bash
+case "$*" in
+*nbgrader*) [[ $1 == -m ]] && echo "$*" >>installed || exit 1 ;;
+*check.py) echo "checked"; exit 7 ;;
+esac
+"""
+
+
+@pytest.fixture
+def install(tmp_path):
+    """
+    Return a function that runs `install.sh` in a clone with fake programs.
+    """
+    programs = tmp_path / "bin"
+    for folder in ("bin", "workshop", "scripts"):
+        (tmp_path / folder).mkdir()
+    shutil.copy(WORKSHOP / "install.sh", tmp_path / "workshop")
+    names = ("python3", "make", "git", "npm", "configurable-http-proxy")
+    fakes = {programs / name: "#!/bin/sh\n" for name in names}
+    fakes[programs / "python"] = FAKE_PYTHON
+    fakes[tmp_path / "scripts" / "setup.sh"] = f"#!/bin/sh\necho {programs / 'python'}\n"
+    for path, text in fakes.items():
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def run(*words):
+        environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+        command = [tmp_path / "workshop" / "install.sh", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    return run
+
+
+def test_install_ends_with_the_check(install, tmp_path):
+    """
+    The last word of `install.sh` is the check's, and so is the exit status: a teacher must not
+    overlook what is missing among pip's messages.
+    """
+    done = install()
+    assert (done.returncode, done.stdout, done.stderr) == (7, "checked\n", "")
+    assert not (tmp_path / "installed").exists()
+
+
+def test_install_adds_nbgrader_on_request(install, tmp_path):
+    """
+    With `--nbgrader` the extra of that name is installed; another option is refused.
+    """
+    assert install("--nbgrader").returncode == 7
+    assert "--editable .[workshop,nbgrader]" in (tmp_path / "installed").read_text()
+    refused = install("--nbgrade")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--nbgrader, or none, expected (got --nbgrade)" in refused.stderr
+
+
+def check_hub(**environment):
+    """
+    Run the check with some environment variables, and return the finished process.
+    """
+    command = [sys.executable, WORKSHOP / "check.py"]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True
+    )
+
+
+def test_check_names_what_is_missing(tmp_path):
+    """
+    A package that cannot be imported and a missing proxy are named, and folders that other users
+    cannot pass come last, with the command that mends them.
+    """
+    (tmp_path / "nbgitpuller.py").write_text("raise ImportError('half installed')")
+    (tmp_path / "pamela.py").write_text("raise AttributeError('no pam_start')")
+    done = check_hub(PATH="/nowhere", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nbgitpuller (got half installed). Run: workshop/install.sh" in done.stderr
+    assert "checks passwords (got no pam_start)" in done.stderr
+    assert "configurable-http-proxy, on PATH" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert others_stop_at() == "" or f"must be able to pass {others_stop_at()}. Run: " in last
+
+
+def test_check_names_the_next_step():
+    """
+    A server that lacks nothing gets one line, with the next step.
+    """
+    if why := why_not() or others_stop_at():
+        pytest.skip(f"a hub cannot run here: {why}")
+    done = check_hub()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "workshop/learners.sh add 30" in done.stdout
+
+
+ANEW = "make clean; PYTHON=/usr/bin/python3 workshop/install.sh"
+
+
+@pytest.mark.parametrize(
+    ("place", "active", "command"),
+    [
+        ("/root", {}, ANEW),
+        ("/root", {"VIRTUAL_ENV": "/root/venv"}, f"unset VIRTUAL_ENV; {ANEW}"),
+        ("/home/ada", {}, f"mv /home/ada/clone /srv/ddp-lessons; cd /srv/ddp-lessons; {ANEW}"),
+        ("/home/ada/clone", {}, "chmod -R go+rX /home/ada/clone; workshop/install.sh"),
+        ("/home/ada/clone/.venv", {}, "chmod -R go+rX /home/ada/clone; workshop/install.sh"),
+    ],
+)
+def test_check_says_how_others_pass(place, active, command):
+    """
+    The command that mends a folder depends on the folder: an interpreter of root's is replaced, and
+    a clone in somebody's home is moved. Rights of a home are never widened.
+    """
+    check = runpy.run_path(str(WORKSHOP / "check.py"))
+    told = check["blocked_folder"](place, clone=Path("/home/ada/clone"), environment=active)
+    assert told == (
+        f"No learner could start: other users must be able to pass {place}. Run: {command}"
+    )
 
 
 def learners(*words, **options):
@@ -305,6 +457,49 @@ def test_groups_go_with_their_last_member(room):
     subprocess.run(["userdel", "--remove", f"{room}ada"], check=True, capture_output=True)
     assert learners("remove", "1", room).returncode == 0
     assert not {group.gr_name for group in grp.getgrall()} & {"learners", "teachers"}
+
+
+def test_shared_memory_goes_with_the_learner_s_last_process(room, config, tmp_path):
+    """
+    When a learner's server has stopped, what the server has started is killed, and the learner's
+    shared memory is deleted, which would stay until the next boot. While another process of the
+    learner runs, such as a login, the memory stays. Links, folders and others' files always do.
+    """
+    learners("add", "1", room)
+    name = f"{room}01"
+    uid = pwd.getpwnam(name).pw_uid
+    shared = Path("/dev/shm")
+    outside = tmp_path / "outside"
+    file, link, folder, foreign = (shared / f"{room}{what}" for what in ("f", "l", "d", "o"))
+    spawner = SimpleNamespace(user=SimpleNamespace(name=name))
+
+    def run_as_learner(**environment):
+        return subprocess.Popen(["sleep", "600"], user=uid, env=environment)
+
+    login, job = run_as_learner(), run_as_learner(JUPYTERHUB_USER=name)
+    try:
+        folder.mkdir()
+        for path in (file, foreign, outside, folder / "inside"):
+            path.write_text("x")
+        link.symlink_to(outside)
+        for path in (file, link, folder, folder / "inside", outside):
+            os.chown(path, uid, uid, follow_symlinks=False)
+        asyncio.run(config.Spawner.post_stop_hook(spawner))
+        assert not psutil.pid_exists(job.pid)
+        assert login.poll() is None
+        assert file.exists()
+        login.kill()
+        login.wait()
+        asyncio.run(config.Spawner.post_stop_hook(spawner))
+        assert not file.exists()
+        assert all(path.exists() for path in (link, folder / "inside", foreign, outside))
+    finally:
+        for process in (login, job):
+            process.kill()
+            process.wait()
+        shutil.rmtree(folder)
+        for path in (file, link, foreign):
+            path.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("name", ["install.sh", "learners.sh"])
