@@ -118,7 +118,8 @@ if [ "$kind" = own ] && [ "$(id -u)" = 0 ]; then
 from ddp_lessons.course.doctor.machine import others_stop_at
 if place := others_stop_at():
     print(f"Only root can run this Python: other users cannot pass {place}. To set up a server for",
-          "others: make clean setup PYTHON=/usr/bin/python3")
+          "others: make clean setup PYTHON=/usr/bin/python3. For a hub: make clean;",
+          "PYTHON=/usr/bin/python3 workshop/install.sh")
 '
 fi
 printf '%s\n' "$wanted" >"$stamp"

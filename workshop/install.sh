@@ -1,9 +1,20 @@
 #!/usr/bin/env bash
 # Put all that a hub needs onto this server: Debian or Ubuntu, as root. Run again, it does only what is missing.
 #
-#   workshop/install.sh        Python 3 of the system, the course, JupyterHub, its proxy
+#   workshop/install.sh               Python 3 of the system, the course, JupyterHub, its proxy
+#   workshop/install.sh --nbgrader    nbgrader in addition
+#
+# At its end it says what is still missing and how to mend it, or what to do next.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+extras=workshop modules="jupyterhub, jupyterhub_idle_culler, nbgitpuller"
+if [[ $* == --nbgrader ]]; then
+    extras+=,nbgrader modules+=", nbgrader"
+elif (($#)); then
+    echo "Wrong option: --nbgrader, or none, expected (got $*). Run: $0" >&2
+    exit 2
+fi
 
 missing=()
 command -v python3 >/dev/null || missing+=(python3)
@@ -26,10 +37,11 @@ fi
 # The environment that is active, or .venv.
 make --silent setup
 python=$(scripts/setup.sh --where)
-if ! "$python" -c 'import jupyterhub, jupyterhub_idle_culler, nbgitpuller' 2>/dev/null; then
+if ! "$python" -c "import $modules" 2>/dev/null; then
     export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
     kept=$(mktemp) # no package that is there already changes its version
     trap 'rm -f "$kept"' EXIT
     "$python" -m pip freeze --exclude-editable >"$kept"
-    "$python" -m pip install --quiet --no-build-isolation --constraint "$kept" --editable '.[workshop]'
+    "$python" -m pip install --quiet --no-build-isolation --constraint "$kept" --editable ".[$extras]"
 fi
+"$python" workshop/check.py

@@ -110,7 +110,8 @@ def test_share_note_is_locked_while_it_counts(folders):
 def test_start_ranks_goes_by_the_share(tmp_path):
     """
     With a quota of 3, two notebooks share it: a start over the quota is refused before the running
-    ranks end, and succeeds after the other notebook has stopped its ranks.
+    ranks end, and succeeds after the other notebook has stopped its ranks. A notebook that sets the
+    variable itself gets no more.
     """
     environment = {**new_mark(), NAME: "3", "DDP_LESSONS_RUNTIME_DIR": str(tmp_path)}
     with running_kernel(**environment) as one, running_kernel(**environment) as other:
@@ -118,6 +119,8 @@ def test_start_ranks_goes_by_the_share(tmp_path):
         refused = other.run(START.format(2))
         assert refused.ename == "BadInput"
         assert "(got 2, beside 2 in your other notebooks). Try start_ranks(1)" in refused.evalue
+        assert other.run(f"import os\nos.environ[{NAME!r}] = '64'").status == "ok"
+        assert other.run(START.format(2)).ename == "BadInput"  # the notebook moves no bound
         assert other.run(START.format(1)).status == "ok"
         assert one.run("%px x = 7\n").status == "ok"
         assert one.run(START.format(3)).ename == "BadInput"

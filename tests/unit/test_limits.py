@@ -3,6 +3,7 @@ The cores and the memory that ranks may use: in a container, the container's and
 """
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -174,3 +175,33 @@ def test_memory_used_by_this_user_is_counted(monkeypatch):
     held = bytearray(os.urandom(1)) * (64 * MIB)
     assert resource_limits._used_by_this_user() - before > 32 * MIB
     assert len(held) == 64 * MIB
+
+
+def test_bound_of_a_hub_is_kept_against_a_notebook():
+    """
+    A variable with which a process was started keeps its value, whatever a notebook makes of
+    `os.environ`. A variable that was not set then may be set later, as on a learner's own machine.
+    """
+    code = (
+        "import os\nfrom ddp_lessons.ranks.system.resource_limits import setting\n"
+        "os.environ['DDP_LESSONS_MAX_RANKS'] = '64'\nprint(setting('DDP_LESSONS_MAX_RANKS'))\n"
+        "del os.environ['DDP_LESSONS_MAX_RANKS']\nprint(setting('DDP_LESSONS_MAX_RANKS'))"
+    )
+    others = {name: text for name, text in os.environ.items() if name != "DDP_LESSONS_MAX_RANKS"}
+    for bound, told in (({"DDP_LESSONS_MAX_RANKS": "8"}, "8.0\n8.0\n"), ({}, "64.0\nNone\n")):
+        command, env = [sys.executable, "-c", code], {**others, **bound}
+        assert subprocess.run(command, env=env, capture_output=True, text=True).stdout == told
+
+
+def test_settings_are_read_where_no_process_shows_its_environment(monkeypatch):
+    """
+    Where the system does not show with which variables a process was started, those that it has now
+    count.
+    """
+
+    def denied(self):
+        raise resource_limits.psutil.AccessDenied
+
+    monkeypatch.setattr(resource_limits.psutil.Process, "environ", denied)
+    monkeypatch.setenv("DDP_LESSONS_MAX_RANKS", "3")
+    assert resource_limits.setting("DDP_LESSONS_MAX_RANKS") == 3

@@ -21,13 +21,16 @@ def setting(name: str) -> float | None:
     """
     Return the number in an environment variable, or None if the variable is not set.
 
+    The environment in which this process was started wins: a notebook that changes `os.environ`
+    does not change a hub's bound. That is no protection: another process can have another value.
+
     Args:
         name: Name of a variable of ours, such as "DDP_LESSONS_MAX_RANKS".
 
     Raises:
         BadInput: The value is not a number above 0.
     """
-    text = os.environ.get(name, "").strip()
+    text = (_initial_environment().get(name) or os.environ.get(name, "")).strip()
     if not text:
         return None
     number = _positive(text)
@@ -37,6 +40,15 @@ def setting(name: str) -> float | None:
             "Mend it where it is set, as in a hub's configuration, or unset it."
         )
     return number
+
+
+def _initial_environment():
+    """
+    Return the environment variables with which this process was started.
+    """
+    with contextlib.suppress(psutil.Error):  # a system that does not show them
+        return psutil.Process().environ()
+    return {}
 
 
 def _positive(text):
