@@ -93,10 +93,10 @@ def _edited_text(paths, edited, committed):
     """
     texts = set()
     if paths.text in edited:
-        texts.add(_plain_text(paths, _read(paths.text)))
+        texts.add(_plain_text(paths, _existing(paths.text).read_text("utf-8")))
     if paths.blank in edited:
         starter = blank_of(paths, twin_of(paths.text.name, committed))
-        notebook = _without_predictions(read_notebook(paths.blank), starter)
+        notebook = _without_predictions(read_notebook(_existing(paths.blank)), starter)
         mine = twin_text(paths.blank.name, notebook)
         agreeing = {text for text in texts if _starter_text(paths, text) == mine}
         if not agreeing:
@@ -110,12 +110,12 @@ def _edited_text(paths, edited, committed):
     return texts.pop() if texts else None
 
 
-def _read(path):
+def _existing(path):
     if not path.is_file():
         raise NotebookRefused(
             f"{path}: expected a file (got none). Put it back with `git restore {path}`."
         )
-    return path.read_text(encoding="utf-8")
+    return path
 
 
 def _starter_text(paths, text):

@@ -134,8 +134,12 @@ def predicted(cell):
     Args:
         cell: A cell of a notebook.
     """
-    match = _PREDICT.fullmatch(_source(cell).strip()) if cell["cell_type"] == "code" else None
-    return match and match[2]
+    call = _call_in(cell)
+    return call and call[2]
+
+
+def _call_in(cell):
+    return _PREDICT.fullmatch(_source(cell).strip()) if cell["cell_type"] == "code" else None
 
 
 def predictions(cells):
@@ -145,11 +149,9 @@ def predictions(cells):
     Args:
         cells: List of a notebook's cells.
     """
-    sources = {predicted(cell): _source(cell) for cell in cells}
-    said = {
-        name: _PREDICT.match(source.strip())["said"] for name, source in sources.items() if name
-    }
-    return {name: sources[name] for name in said if (said[name] or "").strip() not in _OPEN}
+    calls = [(_call_in(cell), _source(cell)) for cell in cells]
+    filled = [pair for pair in calls if pair[0] and (pair[0]["said"] or "").strip() not in _OPEN]
+    return {call[2]: source for call, source in filled}
 
 
 def with_predictions(text, mine):

@@ -18,7 +18,7 @@ PUBLISHED = "published.json"
 """
 The file in a folder of published notebooks with a digest of each.
 """
-_MOST_AT_ONCE = 4
+_MOST_AT_ONCE = 2
 """
 Notebooks that one start of ranks renews at most, so that learners need not wait for it.
 """
