@@ -277,6 +277,7 @@ def solution(
 app.command()(cli_script.script)
 app.command()(cli_teacher.board)
 app.command()(cli_teacher.nbgrader)
+app.command()(cli_teacher.publish)
 app.command(hidden=True)(cli_maintainer.build)
 app.command(hidden=True)(cli_maintainer.verify)
 

@@ -1,5 +1,5 @@
 """
-The teacher's commands `ddp-lessons board` and `nbgrader`, and reports for other programs.
+The teacher's commands `ddp-lessons board`, `nbgrader` and `publish`, and reports for programs.
 
 Each command imports its modules only when it runs, so that `--help` answers at once.
 """
@@ -61,6 +61,38 @@ def nbgrader(
     from ddp_lessons.course.classroom.nbgrader_sources import write_sources
 
     typer.echo(f"{write_sources(folder)} exercises are in {folder / 'source'}")
+
+
+def publish(
+    course: Annotated[
+        Path | None, typer.Argument(help="The git clone of the course.", show_default="found")
+    ] = None,
+    withdraw: Annotated[
+        str | None,
+        typer.Option(help="Take this version back, such as 00_ranks.", metavar="NAME"),
+    ] = None,
+):
+    """
+    Hand out the lessons and exercises that you have edited, while learners work.
+
+    Edit a notebook of the course's clone in JupyterLab, such as
+    notebooks/00_ranks.ipynb, or its text in notebooks/py or exercises/py.
+    Then run this. Learners get the new version when their server starts, or
+    ranks in a notebook. Notebooks that they have edited stay.
+
+    Your versions are kept in a folder beside the clone that ends in
+    -published, and the clone is put back as it was committed. Run this again
+    after a git pull: it merges your versions with what is new in the course.
+    Exits with status 1 if something was refused or conflicts.
+    """
+    from ddp_lessons.course.classroom import publishing
+    from ddp_lessons.course.notebooks.notebook_paths import find_course
+
+    course = course or find_course()
+    if withdraw is not None:
+        publishing.withdraw(course, withdraw, typer.echo)
+    elif publishing.publish(course, typer.echo):
+        raise typer.Exit(1)
 
 
 def grade(folder, stem=None, *, junit=None, points=None, feedback=None, roster=None):

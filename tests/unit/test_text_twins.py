@@ -3,9 +3,17 @@ A notebook and its text twin always have the same content.
 """
 
 import pytest
+from paths import ROOT
 from toy_lesson import TEXT, make_course, run_notebook
 
-from ddp_lessons.course.notebooks.text_twins import content, read_twin, refuse_unequal
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
+from ddp_lessons.course.notebooks.text_twins import (
+    content,
+    read_twin,
+    refuse_unequal,
+    twin_of,
+    twin_text,
+)
 from ddp_lessons.errors import NotebookRefused
 
 
@@ -77,3 +85,25 @@ def test_refuse_unequal_names_the_first_cell(tmp_path, text, number):
     notebook, place = run_notebook(tmp_path), make_course(tmp_path, text)
     with pytest.raises(NotebookRefused, match=rf"cell {number}, twin: .*build 00_toy"):
         refuse_unequal(place, notebook)
+
+
+def test_every_twin_is_the_same_after_a_way_through_a_notebook():
+    """
+    A notebook of the course gives the cells of its text twin again, also those with a script's
+    first line, "#!/bin/bash": a teacher's edit must not change other cells.
+    """
+    for paths in all_notebooks(ROOT):
+        twin = read_twin(paths.text)
+        text = twin_text(paths.text.name, twin)
+        assert content(twin_of(paths.text.name, text)) == content(twin)
+        assert twin_text(paths.text.name, twin_of(paths.text.name, text)) == text
+
+
+def test_twin_text_refuses_a_cell_that_its_text_would_change(tmp_path):
+    """
+    A cell that would be another one when its text is read is refused, as one with a cell's mark.
+    """
+    notebook = read_twin(make_course(tmp_path).text)
+    notebook["cells"][3]["source"] = 'x = 3\n# %% tags=["run"]\ny = 4'
+    with pytest.raises(NotebookRefused, match=r"^00_toy\.py, cell 4, twin: .*Write it differently"):
+        twin_text("00_toy.py", notebook)

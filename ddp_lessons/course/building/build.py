@@ -25,6 +25,7 @@ _UNWANTED = (
     "CLICOLOR",
     "CLICOLOR_FORCE",
     "FORCE_COLOR",
+    "JPY_SESSION_NAME",  # of the notebook in which the command runs
     "NO_COLOR",
     "MPLBACKEND",
     "PYTEST_ADDOPTS",

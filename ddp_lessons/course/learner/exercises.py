@@ -13,7 +13,7 @@ from ddp_lessons.checks.kit.task_registry import all_tasks, find_task, stem_of
 from ddp_lessons.course.learner import notebook_runs, workspace
 from ddp_lessons.course.notebooks.canonical import dumps, read_notebook
 from ddp_lessons.course.notebooks.cell_roles import numbered, tags_of, text_of
-from ddp_lessons.course.notebooks.notebook_paths import all_notebooks, find_course, with_two_digits
+from ddp_lessons.course.notebooks.notebook_paths import all_in_force, find_course, with_two_digits
 from ddp_lessons.course.notebooks.starters import blank_to_open, is_untouched, read_blank
 from ddp_lessons.course.notebooks.text_twins import read_twin
 from ddp_lessons.errors import BadInput
@@ -71,7 +71,7 @@ def all_exercises(course=None):
     Args:
         course: Path of the course's folder; default: the one that `find_course` finds.
     """
-    return [paths for paths in all_notebooks(course or find_course()) if not paths.is_lesson]
+    return [paths for paths in all_in_force(course or find_course()) if not paths.is_lesson]
 
 
 def learners_notebook(paths, folder=None):

@@ -6,18 +6,12 @@ The learner's folder: a copy of the course, in which edited files are never over
     my-course/exercises/    the exercises, to be solved
 
 A hidden file has a digest of each file that the learner was given, so an update can tell an edited
-file from one that was only run. An edited file stays unchanged, and the course's new version of it
-is written into another file beside it.
+file from one that was only run. `ranks/system/renewal.py` says which changes count as edits.
 """
 
-import hashlib
-import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-
-import nbformat
 
 from ddp_lessons import __version__
 from ddp_lessons.course.notebooks.canonical import dumps
@@ -25,11 +19,11 @@ from ddp_lessons.course.notebooks.notebook_paths import (
     all_notebooks,
     find_course,
     is_installed,
+    published_folder,
 )
 from ddp_lessons.course.notebooks.starters import blank_to_open
 from ddp_lessons.errors import BadInput
-from ddp_lessons.files import replace_text
-from ddp_lessons.ranks.system.version_check import NOTES
+from ddp_lessons.ranks.system.renewal import NOTES, renew
 
 NAME = "my-course"
 EXERCISES_VARIABLE = "DDP_LESSONS_EXERCISES"
@@ -38,39 +32,7 @@ The variable that is "elsewhere" if learners get their exercises in another way,
 """
 _PACKAGE = Path(__file__).resolve().parents[2]
 _SOURCES = "sources"
-_FEW = 4
 _README = Path(__file__).parent / "workspace.md"
-
-
-@dataclass
-class Update:
-    """
-    The changes that an update made in a learner's folder. File names are paths inside the folder.
-
-    Args:
-        new: List of files that were missing.
-        renewed: List of files without edits that were replaced by their new version.
-        beside: Dict from an edited file to the file beside it with the course's new version.
-    """
-
-    new: list = field(default_factory=list)
-    renewed: list = field(default_factory=list)
-    beside: dict = field(default_factory=dict)
-
-    def __str__(self):
-        lines = []
-        if self.new:
-            lines.append(f"new: {_few(self.new)}")
-        if self.renewed:
-            lines.append(f"brought up to date: {_few(self.renewed)}")
-        lines += [
-            f"{mine}: yours is kept, the new one is {new}" for mine, new in self.beside.items()
-        ]
-        return "\n".join(lines)
-
-
-def _few(names):
-    return ", ".join(names) if len(names) <= _FEW else f"{len(names)} files"
 
 
 def enclosing(start=None):
@@ -118,7 +80,7 @@ def update(folder, course):
             f"{folder}). Name another, such as {NAME}."
         )
     try:
-        return _update(folder, _files(course, folder))
+        return _update(folder, Path(course))
     except OSError as error:
         raise BadInput(
             f"Cannot write there: expected a folder of your own (got {folder}: {error.strerror}). "
@@ -126,36 +88,19 @@ def update(folder, course):
         ) from error
 
 
-def _update(folder, files):
+def _update(folder, course):
+    files, published = _files(course, folder), str(published_folder(course))
     folder.mkdir(parents=True, exist_ok=True)
-    notes = _read_notes(folder)
-    given, offered, done = notes["given"], notes["offered"], Update()
-    for name, text in files.items():
-        path, digest = folder / name, _digest(name, text)
-        there = _digest_of(path)
-        if there is None:
-            replace_text(path, text)
-            done.new.append(name)
-        elif there not in (digest, given.get(name)):  # edited
-            if digest not in (given.get(name), offered.get(name)):
-                beside = _free_name_beside(path)
-                replace_text(beside, text)
-                offered[name] = digest
-                done.beside[name] = beside.relative_to(folder).as_posix()
-            continue
-        elif there != digest:  # not edited, and older than the course's version
-            replace_text(path, text)
-            done.renewed.append(name)
-        given[name] = digest
+    done = renew(folder, files, version=__version__, published=published)
     _link_sources(folder / "notebooks" / _SOURCES)
-    noted = {**notes, "version": __version__}
-    replace_text(folder / NOTES, json.dumps(noted, indent=1, sort_keys=True) + "\n")
     return done
 
 
 def _files(course, folder):
     """
     Return {path in a learner's folder: text of the file} for all files of the course.
+
+    The version of a notebook that a teacher has published is taken in place of the course's own.
     """
     files = {"README.md": _README.read_text(encoding="utf-8")}
     for path in sorted((course / "notebooks").glob("*.md")):
@@ -164,50 +109,32 @@ def _files(course, folder):
     for paths in all_notebooks(course):
         if not (paths.is_lesson or has_exercises):
             continue
-        blank = blank_to_open(paths, folder / paths.blank.relative_to(course))
-        if paths.is_lesson:
-            for cell in blank["cells"]:
-                cell["source"] = cell["source"].replace("](../ddp_lessons/", f"]({_SOURCES}/")
-        files[paths.blank.relative_to(course).as_posix()] = dumps(blank)
+        name = paths.blank.relative_to(course)
+        published = published_folder(course) / name
+        files[name.as_posix()] = (
+            published.read_text(encoding="utf-8")
+            if os.path.isfile(published)
+            else text_for_learners(paths, folder / name)
+        )
     return files
 
 
-def _digest_of(path):
-    try:
-        return _digest(path.name, path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except UnicodeDecodeError:
-        return "no text"
-
-
-def _digest(name, text):
+def text_for_learners(paths, path):
     """
-    Return a digest of a file's text; for a notebook, of its cells without their outputs.
+    Return the text of a lesson's or an exercise's notebook as learners get it.
+
+    Args:
+        paths: The NotebookPaths of the lesson or the exercise.
+        path: Path to which the notebook will be written, outside of the course.
+
+    Raises:
+        NotebookRefused: A solution's marks are wrong (see `blank_of`).
     """
-    if name.endswith(".ipynb"):
-        with suppress(ValueError, KeyError, AttributeError):  # not a notebook: use the text itself
-            cells = nbformat.reads(text, as_version=4)["cells"]
-            text = json.dumps([(cell["cell_type"], cell["source"]) for cell in cells])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _read_notes(folder):
-    try:
-        notes = json.loads((folder / NOTES).read_text(encoding="utf-8"))
-        return {"given": dict(notes["given"]), "offered": dict(notes["offered"])}
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return {"given": {}, "offered": {}}  # then each file that differs counts as edited
-
-
-def _free_name_beside(path):
-    number = 1
-    while True:
-        ending = ".new" if number == 1 else f".new-{number}"
-        beside = path.with_name(f"{path.stem}{ending}{path.suffix}")
-        if not beside.exists():
-            return beside
-        number += 1
+    blank = blank_to_open(paths, path)
+    if paths.is_lesson:
+        for cell in blank["cells"]:
+            cell["source"] = cell["source"].replace("](../ddp_lessons/", f"]({_SOURCES}/")
+    return dumps(blank)
 
 
 def _link_sources(link):

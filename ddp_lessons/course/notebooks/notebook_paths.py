@@ -7,8 +7,9 @@ The paths of the course's notebooks: one lesson id names a text twin and its not
                               ->  exercises/solutions/<stem>.ipynb   the same, solved
 """
 
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path, PurePath
 
@@ -137,6 +138,50 @@ def all_notebooks(root):
             for stem in sorted(stems)
         ]
     return all_paths
+
+
+def published_folder(course):
+    """
+    Return the folder in which a teacher's edited versions of a course's notebooks are kept.
+
+    It is `<course>-published` beside the course; DDP_LESSONS_PUBLISHED can name another one.
+
+    Args:
+        course: Path of the course's folder.
+    """
+    course = Path(course).resolve()
+    own = os.environ.get("DDP_LESSONS_PUBLISHED")
+    return Path(own).resolve() if own else course.with_name(f"{course.name}-published")
+
+
+def moved_to(folder, paths):
+    """
+    Return NotebookPaths that name the same files in another folder.
+
+    Args:
+        folder: Path of the folder.
+        paths: The NotebookPaths.
+    """
+    course = paths.text.parents[2]
+    text, notebook = (
+        Path(folder) / path.relative_to(course) for path in (paths.text, paths.notebook)
+    )
+    return replace(paths, text=text, notebook=notebook)
+
+
+def all_in_force(course):
+    """
+    Return what `all_notebooks` returns, with the text twins that a teacher has published.
+
+    Args:
+        course: Path of the course's folder.
+    """
+    folder = published_folder(course)
+    texts = {paths: moved_to(folder, paths).text for paths in all_notebooks(course)}
+    return [
+        replace(paths, text=text) if os.path.isfile(text) else paths
+        for paths, text in texts.items()
+    ]
 
 
 def with_two_digits(name):

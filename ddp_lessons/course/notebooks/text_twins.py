@@ -36,10 +36,56 @@ def read_twin(path):
             f"{path.name}, no twin: expected a text twin for every notebook (got none). "
             f"Write {path.parent.name}/{path.name}, or delete the notebook."
         )
-    text = path.read_text(encoding="utf-8")
+    return twin_of(path.name, path.read_text(encoding="utf-8"))
+
+
+def twin_of(name, text):
+    """
+    Return a text twin as a notebook (see `read_twin`).
+
+    Args:
+        name: The text twin's file name.
+        text: Its text.
+
+    Raises:
+        NotebookRefused: jupytext takes a comment for a command.
+    """
     notebook = jupytext.reads(text, fmt="py:percent")
-    _refuse_uncommented(path.name, text, notebook)
+    _refuse_uncommented(name, text, notebook)
     return notebook
+
+
+def twin_text(name, notebook):
+    """
+    Return the text twin of a notebook, in the form that jupytext gives all twins.
+
+    Cells without text are left out, as are outputs, and the folds of a starter's answers.
+
+    Args:
+        name: The text twin's file name.
+        notebook: A notebook of nbformat 4.
+
+    Raises:
+        NotebookRefused: A cell would be another one after a way through its text.
+    """
+    cells = []
+    for cell in notebook["cells"]:
+        metadata = kept_metadata(cell["metadata"])
+        metadata.pop("jupyter", None)
+        if cell["source"].strip():
+            cells.append(nbformat.from_dict({**cell, "metadata": metadata}))
+    settings = {"jupytext": {"notebook_metadata_filter": "-all"}}
+    plain = nbformat.v4.new_notebook(cells=cells, metadata=settings)
+    # jupytext reads "# #!/bin/sh" in a text cell without the second "#".
+    text = re.sub("^# #!", "# # #!", jupytext.writes(plain, fmt="py:percent"), flags=re.MULTILINE)
+    back = content(twin_of(name, text))
+    for number, (one, other) in enumerate(zip_longest(content(plain), back), start=1):
+        if one != other:
+            raise NotebookRefused(
+                f"{name}, cell {number}, twin: expected a cell that a text file can hold (got "
+                f"another one when its text is read). Write it differently."
+            )
+    return text
 
 
 def _refuse_uncommented(name, text, notebook):

@@ -68,7 +68,7 @@ def start_ranks(
         elif _current.parked_after_min is not None:
             print(f"{_current.parked_after_min:g} min without a cell had ended the ranks before.")
         stop_ranks()
-    if said := version_check.difference():
+    for said in filter(None, (version_check.difference(), version_check.news())):
         print(said)
     _current = _start(asked, timeout_s)
     try:

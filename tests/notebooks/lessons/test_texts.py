@@ -66,10 +66,23 @@ def test_texts_of_no_version_are_left_alone(tmp_path, text):
 
 def test_start_ranks_tells_of_texts_of_another_version(mine):
     """
-    start_ranks() prints the message, because it is in the first cell of every lesson.
+    start_ranks() prints the message, because it is in the first cell of every lesson, and below it
+    the news of a published version.
     """
+    notebook, published = mine / "notebooks/00_ranks.ipynb", mine.with_name("published")
+    notes = json.loads((mine / workspace.NOTES).read_text())
+    (mine / workspace.NOTES).write_text(json.dumps({**notes, "published": str(published)}))
+    (published / "notebooks").mkdir(parents=True)
+    edited = notebook.read_text().replace("process", "Process")
+    (published / "notebooks/00_ranks.ipynb").write_text(edited)
+    (published / version_check.PUBLISHED).write_text('{"notebooks/00_ranks.ipynb": "new"}')
     with running_kernel() as kernel:
         kernel.run(f"import os; os.chdir({str(mine / 'notebooks')!r})")
+        kernel.run(f"os.environ['JPY_SESSION_NAME'] = {str(notebook)!r}")
         said = kernel.run("from ddp_lessons import start_ranks\nranks = start_ranks(1)").text
-        assert said.splitlines()[0] == TOLD.format(__version__)
+        assert said.splitlines()[:2] == [
+            TOLD.format(__version__),
+            "News of the course: notebooks/00_ranks.ipynb: yours is kept, the new one is "
+            "notebooks/00_ranks.new.ipynb.",
+        ]
         assert "1 rank ready" in said
