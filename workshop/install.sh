@@ -34,6 +34,10 @@ if ! command -v configurable-http-proxy >/dev/null; then
     npm install --global --silent "configurable-http-proxy@$release" >/dev/null
 fi
 
+# `ddp-lessons check` runs what learners have handed in as this user.
+getent passwd ddp-answers >/dev/null ||
+    useradd --system --user-group --no-create-home --shell /usr/sbin/nologin ddp-answers
+
 # The environment that is active, or .venv.
 make --silent setup
 python=$(scripts/setup.sh --where)
