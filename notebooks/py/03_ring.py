@@ -391,7 +391,7 @@ shortest_s = {size: min(times_s[size] for times_s in passes) for size in sizes}
 # Now we **fit** the two numbers to seven of the sizes: we choose L and B so that L + S / B comes as
 # close to the seven measured times as possible. This is a straight line, time over bytes: it begins at
 # L, and its slope is 1 / B. `np.polyfit` returns the slope first. Each error is weighted by 1 / time, so
-# that 10 % too long counts alike for every size.
+# that an error of 10 % counts alike for every size.
 #
 # We predict the other two sizes, 3 kB and 3 MB, in three ways: by the latency alone (L), by the bytes
 # alone (S / B), and by both together (L + S / B). With Gloo on one machine, L is some tens of
@@ -405,12 +405,14 @@ shortest_s = {size: min(times_s[size] for times_s in passes) for size in sizes}
 predict("wrong_by_five", ...)
 
 # %% tags=["run", "nbval-ignore-output"]
-sizes, measured_s = np.array(list(ranks.view["shortest_s"][0].items())).T
-slope, latency_s = np.polyfit(sizes[:7], measured_s[:7], 1, w=1 / measured_s[:7])
+sizes, measured_s = np.array(sorted(ranks.view["shortest_s"][0].items())).T
+is_new = np.isin(sizes, ranks.view["new_sizes"][0])  # 3 kB and 3 MB
+fitted_s = measured_s[~is_new]
+slope, latency_s = np.polyfit(sizes[~is_new], fitted_s, 1, w=1 / fitted_s)
 bandwidth = 1 / slope
 print(f"L = {latency_s * 1e6:.1f} microseconds, B = {bandwidth / 1e9:.2f} GB/s")
 
-new_sizes, new_s = sizes[7:], measured_s[7:]  # 3 kB and 3 MB
+new_sizes, new_s = sizes[is_new], measured_s[is_new]
 guesses_s = {
     "latency alone": np.array([latency_s, latency_s]),
     "bytes alone": new_sizes / bandwidth,
@@ -430,8 +432,9 @@ print(f"wrong by more than a factor of 5: {num_wrong} of 6")
 # - **3 kB** is nearly all latency: the bytes alone give a time that is far too short.
 # - **3 MB** is nearly all bytes: the latency alone gives a time that is far too short.
 #
-# Both numbers together serve at both ends. They do not serve to the per cent: real times do not lie exactly
-# on a line, and other programs disturb them. But they tell microseconds from milliseconds, in advance.
+# Both numbers together serve at both ends. They can be off by a factor of two or three, because real times do
+# not lie exactly on a line, and other programs disturb them. But they tell microseconds from milliseconds, in
+# advance.
 
 # %% tags=["check"]
 worst = {way: max(factors) for way, factors in errors.items()}
@@ -445,8 +448,8 @@ ok("two numbers serve at both ends, one does not", wrong_by_five=num_wrong)
 # %% [markdown] tags=["explain"]
 # A ring of 1,024 ranks takes 2 (1,024 - 1) = 2,046 steps, one after another, and each costs a latency. A
 # **tree** has fewer. In each **round**, pairs of ranks add up their whole tensors, so half as many sums
-# are left. After log2(n) rounds rank 0 has the complete sum. Then the sum is copied on the same way
-# down:
+# are left. After log2(n) rounds rank 0 has the complete sum. Then the rounds run in the
+# reverse order, and copy the sum to all ranks:
 #
 # ```text
 #     up: add                      down: copy
@@ -578,8 +581,8 @@ ok("with one rank for each chunk there is one sum", different_sums=num_different
 # ## On your own cluster
 #
 # You do not write a ring yourself: on GPUs, `dist.all_reduce` and DDP use NCCL. NCCL can use a ring
-# through all GPUs, or a tree between the machines (see the second "More"). It chooses for each call, by the size of
-# the tensor and by the links that it has found: rings suit the 8 GPUs of one machine, and trees
+# through all GPUs, or a tree between the machines (see the second "More"). It chooses for each call, by the
+# size of the tensor and by the links that it has found: rings suit the 8 GPUs of one machine, and trees
 # suit many machines, where a ring would add up many latencies.
 #
 # Measure it with this file, `all_reduce_time.py`:
