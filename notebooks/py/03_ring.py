@@ -1,7 +1,7 @@
-# %% [markdown] tags=["title"] minutes=[50]
+# %% [markdown] tags=["title"] minutes=[50, 40]
 # # Does all-reduce need a centre?
 #
-# 50 minutes, 4 ranks. This lesson builds on [02_collectives](02_collectives.ipynb): `send` and `recv`,
+# 45 minutes, 4 ranks. This lesson builds on [02_collectives](02_collectives.ipynb): `send` and `recv`,
 # `batch_isend_irecv`, and the collectives.
 
 # %% [markdown] tags=["why"]
@@ -97,9 +97,9 @@ bytes_ratio = hub_bytes[0] // hub_bytes[1]
 print(f"rank 0 sends {bytes_ratio} times as many bytes as rank 1")
 
 # %% [markdown] tags=["read"]
-# Rank 0 sends 3 times as many bytes: 3,600, where every other rank sends its tensor once, 1,200. With 1,000
-# ranks, 999 tensors come in through the connection of rank 0, and 999 go out. Therefore look at the busiest
-# rank: it sets the pace, and all other ranks wait for it.
+# Rank 0 sends 3 times as many bytes: 3,600, where every other rank sends its tensor once, 1,200. With
+# 1,000 ranks, 999 tensors come in through the connection of rank 0, and 999 go out. Therefore look at
+# the busiest rank: it sets the pace, and all other ranks wait for it.
 
 # %% tags=["check"]
 assert hub_bytes == [3600, 1200, 1200, 1200]
@@ -126,9 +126,9 @@ ok("the hub sends a tensor to each other rank", times_the_bytes=bytes_ratio)
 # the sum to rank 2 in the next step. In each step, the sum collects one more rank, until it is
 # complete. Then the complete sum travels on, and each rank that still lacks it stores a copy.
 #
-# Chunk c starts at rank c + 1: chunk 0 at rank 1, chunk 1 at rank 2, and chunk 3 at rank 0. So **rank r
-# sends chunk r - 1 first** (rank 0: chunk 3). With this start, rank r completes the sum of chunk r, and all
-# ranks are busy in every step.
+# Chunk c starts at rank c + 1: chunk 0 at rank 1, chunk 1 at rank 2, and chunk 3 at rank 0. So **rank
+# r sends chunk r - 1 first** (rank 0: chunk 3). With this start, rank r completes the sum of chunk r,
+# and all ranks are busy in every step.
 
 # %% [markdown] tags=["predict"]
 # After how many steps does each of the four ranks hold the complete sums of all four chunks?
@@ -142,8 +142,8 @@ predict("steps_of_a_ring", ...)
 #
 # `ring_reduce_scatter` is the loop that adds. In the first step rank r sends chunk r - 1, and in each
 # later step it sends the chunk to which it has just added. What arrives is what the left neighbour
-# sends: put r - 1 in place of r, and `rank - 1 - step` becomes `rank - 2 - step`. (`%` keeps the number of
-# a chunk between 0 and n - 1: `-1 % 4` is 3.)
+# sends: put r - 1 in place of r, and `rank - 1 - step` becomes `rank - 2 - step`. (`%` keeps the
+# number of a chunk between 0 and n - 1: `-1 % 4` is 3.)
 
 
 # %% tags=["run"]
@@ -190,9 +190,9 @@ steps_picture(*steps_from_digits(ranks.view["held"]))
 # %% [markdown] tags=["read"]
 # Follow chunk 3 from panel to panel. The small numbers in a chunk name the ranks that are in its sum.
 #
-# After 3 steps, rank r holds the complete sum of chunk r only. This half is a **reduce-scatter**. In the
-# second half, an **all-gather**, the complete chunks travel on. Rank r sends chunk r first, and what arrives
-# overwrites a chunk.
+# After 3 steps, rank r holds the complete sum of chunk r only. This half is a **reduce-scatter**. In
+# the second half, an **all-gather**, the complete chunks travel on. Rank r sends chunk r first, and
+# what arrives overwrites a chunk.
 
 
 # %% tags=["run"]
@@ -208,12 +208,13 @@ ring_all_gather(chunks)
 print("after 6 steps:", *(f"{number:04}"[::-1] for number in tensor.tolist()))
 
 # %% [markdown] tags=["read"]
-# Every rank holds all complete sums, 1111 in all four chunks, after 6 steps. With n ranks, each half takes
-# n - 1 steps.
+# Every rank holds all complete sums, 1111 in all four chunks, after 6 steps. With n ranks, each half
+# takes n - 1 steps.
 #
-# Only rank r completes the sum of chunk r, and all other ranks copy it. So all ranks get the same sum, to the
-# last bit. DDP depends on this: it keeps replicas equal only because every optimizer gets equal gradients
-# ([lesson 00](00_ranks.ipynb)). The third "More" tests a ring in which each rank adds for itself.
+# Only rank r completes the sum of chunk r, and all other ranks copy it. So all ranks get the same sum,
+# to the last bit. DDP depends on this: it keeps replicas equal only because every optimizer gets equal
+# gradients ([lesson 00](00_ranks.ipynb)). The third "More" breaks it, with a ring in which each rank
+# adds for itself. (Another number of ranks adds in another order, so it can give other last digits.)
 #
 # How many bytes do both halves send?
 
@@ -235,9 +236,10 @@ for name, sent_bytes in {"hub": hub_bytes, "ring": ring_bytes}.items():
     print(f"{name}: {total} bytes in all, {busiest} by the busiest rank")
 
 # %% [markdown] tags=["read"]
-# In all, the ring sends as many bytes as the hub, 7,200. But the busiest rank sends 1,800 bytes in place of
-# 3,600: 6 steps, with a chunk of 300 bytes in each. With n ranks, each rank sends 2 (n - 1) chunks, each one
-# n-th of the tensor. This stays below two tensors, so a rank's bytes hardly grow with the number of GPUs.
+# In all, the ring sends as many bytes as the hub, 7,200. But the busiest rank sends 1,800 bytes in
+# place of 3,600: 6 steps, with a chunk of 300 bytes in each. With n ranks, each rank sends 2 (n - 1)
+# chunks, each one n-th of the tensor. This stays below two tensors, so a rank's bytes hardly grow with
+# the number of GPUs.
 
 # %% tags=["check"]
 held, tensors = ranks.view["held"], ranks.view["tensor"]
@@ -255,13 +257,14 @@ ok("a ring adds up, and no rank sends two tensors", steps_of_a_ring=num_steps)
 
 # %% [markdown] tags=["explain"]
 # Some guides say: in data-parallel training, a central node gathers the gradients of all ranks, and
-# sends the result back. `trace` does not see the messages inside of `dist.all_reduce`. But they travel over
-# TCP connections, and the operating system counts the bytes that each connection receives.
-# `tcp_bytes_received()` returns the sum of these counts for one rank. (In a ring, each rank receives as
-# many bytes as it sends.)
+# sends the result back. `trace` does not see the messages inside of `dist.all_reduce`. But they travel
+# over TCP connections, and the operating system counts the bytes that each connection receives.
+# `tcp_bytes_received()` returns the sum of these counts for one rank. (In a ring, each rank receives
+# as many bytes as it sends.)
 #
 # To see what a centre looks like in these counts, we first run a hub: `naive.all_reduce` has the lines
-# of our `hub_all_reduce`. Then we run torch's own call. Both get a tensor of 4 MB: "1.0 tensors" are 4 MB.
+# of our `hub_all_reduce`. Then we run torch's own call. Both get a tensor of 4 MB: "1.0 tensors" are 4
+# MB.
 
 # %% [markdown] tags=["predict"]
 # In the hub, rank 0 receives 3 tensors. How many tensors will rank 0 receive in torch's all-reduce on
@@ -292,11 +295,11 @@ for name, num_tensors in tensors_received.items():
 # other ranks 1.0. So Gloo's all-reduce here has no centre. The number 1.5 fits a ring: 6 steps, a quarter
 # of the tensor in each. (It does not prove a ring: other ways without a centre need as many bytes.)
 #
-# So the guides' sentence ([claim C04](claims.md) in our list of what popular guides say) is **false** for
-# `dist.all_reduce` with Gloo, and DDP averages gradients by an all-reduce. (The sentence is true of
-# `nn.DataParallel`, which collects on one GPU, and of a parameter server,
-# [lesson 14](14_asynchronous.ipynb).) So give all ranks equal network links: a faster link for rank 0 does
-# not help, and one slow link slows all ranks down. NCCL was not counted here.
+# So the guides' sentence ([claim C04](claims.md) in our list of what popular guides say) is **false**
+# for `dist.all_reduce` with Gloo, and DDP averages gradients by an all-reduce. (The sentence is true
+# of `nn.DataParallel`, which collects on one GPU, and of a parameter server, [lesson
+# 14](14_asynchronous.ipynb).) So give all ranks equal network links: a faster link for rank 0 does not
+# help, and one slow link slows all ranks down. NCCL was not counted here.
 
 # %% tags=["check"]
 tensors_received = ranks.view["tensors_received"]
@@ -314,22 +317,24 @@ ok("C04 is false, all 4 ranks received equally much", tensors_received=num_tenso
 # - the **latency** L is the time that every message costs, even an empty one;
 # - the **bandwidth** B is how many bytes a connection carries in a second.
 #
-# **A message of S bytes takes L + S / B.** For the time of an all-reduce, add up the messages that must
-# wait for each other:
+# **A message of S bytes takes L + S / B.** We assume that each rank has one link, which carries one message
+# in each direction at a time. For the time of an all-reduce, add up the messages that must pass one after
+# another:
 #
-# | all-reduce on n ranks | messages that wait for each other | bytes of each | time |
+# | all-reduce on n ranks | messages one after another | bytes of each | time |
 # | --- | --- | --- | --- |
 # | hub | n - 1 come in, then n - 1 go out | S | 2 (n - 1) (L + S / B) |
 # | ring | 2 (n - 1) steps, all ranks at once | S / n | 2 (n - 1) (L + S / (n B)) |
 #
-# (The formulas leave out the additions. Each rank has one link, which carries one message in each direction
-# at a time.)
+# (The formulas leave out the additions. If the hub's messages travel at the same time, it pays fewer
+# latencies, and may win for small tensors.)
 #
-# We compute with L = 20 microseconds and B = 5 GB/s.
+# We compute with L = 20 microseconds and B = 5 GB/s, as of a network between machines. (NVLink, between
+# the GPUs of one machine, carries hundreds of GB/s.)
 
 # %% [markdown] tags=["predict"]
-# Four ranks add up tensors of 1 GB, so large that the latency hardly counts. Rank 0 of the hub sends twice
-# as many bytes as a rank of the ring. How many times as long as the ring does the hub take?
+# Four ranks add up tensors of 1 GB, so large that the latency hardly counts. Rank 0 of the hub sends
+# twice as many bytes as a rank of the ring. How many times as long as the ring does the hub take?
 
 # %% tags=["predict"]
 predict("hub_time_over_ring_time", ...)
@@ -355,13 +360,14 @@ for name, num_bytes in {"16 bytes": 16, "1 GB": 1e9}.items():
 # go out at the hub, and 1.5 tensors at a rank of the ring. The other factor of 2 comes from the order:
 # the hub first receives and then sends, and a rank of the ring does both at the same time. With n ranks,
 # the factor for large tensors is n. For 16 bytes hub and ring take the same time, because both have
-# 2 (n - 1) messages that wait for each other.
+# 2 (n - 1) messages one after another.
 #
 # These times are computed, not measured: our four ranks share one machine. For the 4 GB and 8 GPUs of the
 # introduction, the formulas give 11.2 s for the hub and 1.4 s for the ring, in every step.
 #
-# The formula also says that one large message is cheaper than many small ones. Therefore DDP sends gradients
-# in buckets of 25 MiB by default, and not one by one ([lesson 05](05_replicas.ipynb)).
+# The formula also says that one large message is cheaper than many small ones. Therefore DDP sends
+# gradients in buckets of 25 MiB by default, and not one by one. (One bucket for all would have to wait
+# for the last gradient: [lesson 05](05_replicas.ipynb).)
 
 # %% tags=["check"]
 assert time_ratios == {"16 bytes": 1, "1 GB": 4}
@@ -432,9 +438,9 @@ print(f"wrong by more than a factor of 5: {num_wrong} of 6")
 # - **3 kB** is nearly all latency: the bytes alone give a time that is far too short.
 # - **3 MB** is nearly all bytes: the latency alone gives a time that is far too short.
 #
-# Both numbers together serve at both ends. They can be off by a factor of two or three, because real times do
-# not lie exactly on a line, and other programs disturb them. But they tell microseconds from milliseconds, in
-# advance.
+# Both numbers together serve at both ends. They can be off by a factor of two or three, because real
+# times do not lie exactly on a line, and other programs disturb them. But they tell microseconds from
+# milliseconds, in advance.
 
 # %% tags=["check"]
 worst = {way: max(factors) for way, factors in errors.items()}
@@ -466,8 +472,8 @@ ok("two numbers serve at both ends, one does not", wrong_by_five=num_wrong)
 # For 1,024 ranks: the tree takes 20 L + 20 S / B, and the ring takes 2,046 L + 2 S / B (nearly).
 
 # %% [markdown] tags=["predict"]
-# Take L = 20 microseconds and B = 5 GB/s again (in 20 microseconds, 100 kB pass), and 1,024 ranks. For how
-# many of these four sizes is the ring faster than the tree: 10 kB, 1 MB, 100 MB, 10 GB?
+# Take L = 20 microseconds and B = 5 GB/s again (in 20 microseconds, 100 kB pass), and 1,024 ranks. For
+# how many of these four sizes is the ring faster than the tree: 10 kB, 1 MB, 100 MB, 10 GB?
 
 # %% tags=["predict"]
 predict("sizes_for_a_ring", ...)
@@ -488,10 +494,10 @@ for name, num_bytes in sizes.items():
 print(f"the ring is faster for {sum(is_ring_faster)} of {len(is_ring_faster)} sizes")
 
 # %% [markdown] tags=["read"]
-# The ring is faster for 2 of the 4 sizes: for 100 MB and for 10 GB. The tree saves 2,026 latencies, and
-# carries 18 tensors more. The two take equally long if these 18 tensors take as long as the 2,026
-# latencies. This is the case for 11 MB: 2,026 / 18 times 100 kB. (These are formulas: no cell here ran 1,024
-# ranks.)
+# The ring is faster for 2 of the 4 sizes: for 100 MB and for 10 GB. The tree saves 2,026 latencies,
+# and carries 18 tensors more. The two take equally long if these 18 tensors take as long as the 2,026
+# latencies. This is the case for 11 MB: 2,026 / 18 times 100 kB. (These are formulas: no cell here ran
+# 1,024 ranks.)
 #
 # Our tree sends whole tensors, one round after another. NCCL's trees are better: they cut a tensor into
 # pieces, and while one piece is in the second round, the next piece is in the first. NCCL also uses two
@@ -551,12 +557,12 @@ num_different = len(sums_of_whole)
 print(f"{num_different} different sums on four ranks")
 
 # %% [markdown] tags=["read"]
-# The four ranks hold 4 different sums, because each rank added in its own order. The sums are close to each
-# other, and no error says that they differ. With such gradients, replicas would no longer be equal after
-# one step.
+# The four ranks hold 4 different sums, because each rank added in its own order. The sums are close to
+# each other, and no error says that they differ. With such gradients, replicas would no longer be
+# equal after one step.
 #
-# The repair: only one rank completes a chunk, and the other ranks copy its sum. Our `ring_all_reduce` does
-# this. (So does the hub: all ranks copy the sum of rank 0.)
+# The repair: only one rank completes a chunk, and the other ranks copy its sum. Our `ring_all_reduce`
+# does this. (So does the hub: all ranks copy the sum of rank 0.)
 
 # %% tags=["mend"]
 # %%px
@@ -568,8 +574,8 @@ sums_of_chunks = {tuple(numbers.tolist()) for numbers in ranks.view["sum_of_chun
 print(f"{len(sums_of_chunks)} sum on four ranks")
 
 # %% [markdown] tags=["read"]
-# Now there is 1 sum, equal on all ranks to the last bit. Each rank also sends less: 1.5 tensors in place of
-# three.
+# Now there is 1 sum, equal on all ranks to the last bit. Each rank also sends less: 1.5 tensors in
+# place of three.
 
 # %% tags=["check"]
 assert len(sums_of_chunks) == 1
@@ -581,9 +587,10 @@ ok("with one rank for each chunk there is one sum", different_sums=num_different
 # ## On your own cluster
 #
 # You do not write a ring yourself: on GPUs, `dist.all_reduce` and DDP use NCCL. NCCL can use a ring
-# through all GPUs, or a tree between the machines (see the second "More"). It chooses for each call, by the
-# size of the tensor and by the links that it has found: rings suit the 8 GPUs of one machine, and trees
-# suit many machines, where a ring would add up many latencies.
+# through all GPUs, or a tree between the machines (see the second "More"). It chooses for each call,
+# by the size of the tensor and by the links that it has found: rings suit large tensors and the 8 GPUs
+# of one machine, and trees suit many machines, where a ring would add up many latencies. Switches of
+# newer machines can add, too (NVLS).
 #
 # Measure it with this file, `all_reduce_time.py`:
 #
@@ -648,12 +655,12 @@ ok("with one rank for each chunk there is one sum", different_sums=num_different
 # | `--ntasks-per-node=1`, `--cpus-per-task=32` | `srun` starts one `torchrun` on each machine, and each `torchrun` starts 8 ranks, which share 32 CPU cores |
 #
 # If two machines give far fewer GB/s than one, the network is the slowest link of the ring. [Lesson
-# 17](17_many_machines.ipynb) says what helps. (The Python file was run here with Gloo, without its lines for
-# GPUs. What needs GPUs, NCCL or Slurm was not run: it follows their documentation.)
+# 17](17_many_machines.ipynb) says what helps. (The Python file was run here with Gloo, without its
+# lines for GPUs. What needs GPUs, NCCL or Slurm was not run: it follows their documentation.)
 
 # %% [markdown] tags=["recap"]
-# You have counted what each rank sends through a hub and around a ring, written a ring whose ranks all get
-# the same bits, and predicted times from two numbers.
+# You have counted what each rank sends through a hub and around a ring, written a ring whose ranks all
+# get the same bits, and predicted times from two numbers.
 #
 # Rule of thumb: **look at the busiest rank, not at the total; count messages if they are small,
 # and bytes if they are large.**
