@@ -1,7 +1,7 @@
-# %% [markdown] tags=["title"] minutes=[50]
+# %% [markdown] tags=["title"] minutes=[50, 40]
 # # Does all-reduce need a centre?
 #
-# 50 minutes, 4 ranks. This lesson builds on [02_collectives](02_collectives.ipynb): `send` and `recv`,
+# 45 minutes, 4 ranks. This lesson builds on [02_collectives](02_collectives.ipynb): `send` and `recv`,
 # `batch_isend_irecv`, and the collectives.
 
 # %% [markdown] tags=["why"]
@@ -14,7 +14,7 @@
 # After this lesson you can
 #
 # - **count** the bytes that each rank sends in an all-reduce, through a hub and around a ring;
-# - **write** a ring all-reduce, and test whether all ranks get the same bits;
+# - **write** a ring all-reduce, and say why all ranks get the same bits;
 # - **predict** how long a message and an all-reduce take, from two numbers.
 
 # %% tags=["setup", "nbval-ignore-output"]
@@ -97,10 +97,8 @@ bytes_ratio = hub_bytes[0] // hub_bytes[1]
 print(f"rank 0 sends {bytes_ratio} times as many bytes as rank 1")
 
 # %% [markdown] tags=["read"]
-# Rank 0 sends 3 times as many bytes: 3,600, where every other rank sends its tensor once, 1,200. With n
-# ranks, rank 0 sends the sum to n - 1 others, so each further rank adds one tensor.
-#
-# With 1,000 ranks, 999 tensors come in through the connection of rank 0, and 999 go out. Therefore look at
+# Rank 0 sends 3 times as many bytes: 3,600, where every other rank sends its tensor once, 1,200. With
+# 1,000 ranks, 999 tensors come in through the connection of rank 0, and 999 go out. Therefore look at
 # the busiest rank: it sets the pace, and all other ranks wait for it.
 
 # %% tags=["check"]
@@ -128,9 +126,9 @@ ok("the hub sends a tensor to each other rank", times_the_bytes=bytes_ratio)
 # the sum to rank 2 in the next step. In each step, the sum collects one more rank, until it is
 # complete. Then the complete sum travels on, and each rank that still lacks it stores a copy.
 #
-# Chunk c starts at rank c + 1: chunk 0 at rank 1, chunk 1 at rank 2, and chunk 3 at rank 0. So **rank r
-# sends chunk r - 1 first** (rank 0: chunk 3). With this start, rank r ends with the complete sum of chunk r, and all
-# ranks are busy in every step.
+# Chunk c starts at rank c + 1: chunk 0 at rank 1, chunk 1 at rank 2, and chunk 3 at rank 0. So **rank
+# r sends chunk r - 1 first** (rank 0: chunk 3). With this start, rank r completes the sum of chunk r,
+# and all ranks are busy in every step.
 
 # %% [markdown] tags=["predict"]
 # After how many steps does each of the four ranks hold the complete sums of all four chunks?
@@ -144,8 +142,8 @@ predict("steps_of_a_ring", ...)
 #
 # `ring_reduce_scatter` is the loop that adds. In the first step rank r sends chunk r - 1, and in each
 # later step it sends the chunk to which it has just added. What arrives is what the left neighbour
-# sends: put r - 1 in place of r, and `rank - 1 - step` becomes `rank - 2 - step`. (`%` keeps the number of
-# a chunk between 0 and n - 1: `-1 % 4` is 3.)
+# sends: put r - 1 in place of r, and `rank - 1 - step` becomes `rank - 2 - step`. (`%` keeps the
+# number of a chunk between 0 and n - 1: `-1 % 4` is 3.)
 
 
 # %% tags=["run"]
@@ -192,9 +190,9 @@ steps_picture(*steps_from_digits(ranks.view["held"]))
 # %% [markdown] tags=["read"]
 # Follow chunk 3 from panel to panel. The small numbers in a chunk name the ranks that are in its sum.
 #
-# After 3 steps, rank r holds the complete sum of chunk r only. This half is a **reduce-scatter**. In the
-# second half, an **all-gather**, the complete chunks travel on. Rank r sends chunk r first, and what arrives
-# overwrites a chunk.
+# After 3 steps, rank r holds the complete sum of chunk r only. This half is a **reduce-scatter**. In
+# the second half, an **all-gather**, the complete chunks travel on. Rank r sends chunk r first, and
+# what arrives overwrites a chunk.
 
 
 # %% tags=["run"]
@@ -210,9 +208,15 @@ ring_all_gather(chunks)
 print("after 6 steps:", *(f"{number:04}"[::-1] for number in tensor.tolist()))
 
 # %% [markdown] tags=["read"]
-# Every rank holds all complete sums, 1111 in all four chunks, after 6 steps. With n ranks, each half takes
-# n - 1 steps. Each half is also useful alone, when the model is too large for one GPU
-# ([lesson 15](15_beyond_ddp.ipynb)). How many bytes do both halves send?
+# Every rank holds all complete sums, 1111 in all four chunks, after 6 steps. With n ranks, each half
+# takes n - 1 steps.
+#
+# Only rank r completes the sum of chunk r, and all other ranks copy it. So all ranks get the same sum,
+# to the last bit. DDP depends on this: it keeps replicas equal only because every optimizer gets equal
+# gradients ([lesson 00](00_ranks.ipynb)). The third "More" breaks it, with a ring in which each rank
+# adds for itself. (Another number of ranks adds in another order, so it can give other last digits.)
+#
+# How many bytes do both halves send?
 
 
 # %% tags=["run"]
@@ -232,9 +236,10 @@ for name, sent_bytes in {"hub": hub_bytes, "ring": ring_bytes}.items():
     print(f"{name}: {total} bytes in all, {busiest} by the busiest rank")
 
 # %% [markdown] tags=["read"]
-# In all, the ring sends as many bytes as the hub, 7,200. But the busiest rank sends 1,800 bytes in place of
-# 3,600: 6 steps, with a chunk of 300 bytes in each. With n ranks, each rank sends 2 (n - 1) chunks, each one
-# n-th of the tensor. This stays below two tensors, so a rank's bytes hardly grow with the number of GPUs.
+# In all, the ring sends as many bytes as the hub, 7,200. But the busiest rank sends 1,800 bytes in
+# place of 3,600: 6 steps, with a chunk of 300 bytes in each. With n ranks, each rank sends 2 (n - 1)
+# chunks, each one n-th of the tensor. This stays below two tensors, so a rank's bytes hardly grow with
+# the number of GPUs.
 
 # %% tags=["check"]
 held, tensors = ranks.view["held"], ranks.view["tensor"]
@@ -248,93 +253,18 @@ assert ring_bytes == [1800] * 4
 ok("a ring adds up, and no rank sends two tensors", steps_of_a_ring=num_steps)
 
 # %% [markdown] tags=["question"]
-# ## Do all ranks get the same sum?
-
-# %% [markdown] tags=["explain"]
-# A simpler ring comes to mind: do not cut the tensor. Each rank passes whole tensors on, and adds
-# each tensor that arrives to its own sum. (Gloo's documentation lists this ring as `allreduce_ring`.) The
-# ranks add in different orders:
-#
-# | rank | its sum |
-# | --- | --- |
-# | 0 | ((own + tensor of rank 3) + tensor of rank 2) + tensor of rank 1 |
-# | 1 | ((own + tensor of rank 0) + tensor of rank 3) + tensor of rank 2 |
-# | 2 | ((own + tensor of rank 1) + tensor of rank 0) + tensor of rank 3 |
-# | 3 | ((own + tensor of rank 2) + tensor of rank 1) + tensor of rank 0 |
-#
-# In exact arithmetic the order does not matter. But a computer **rounds** after each addition. In Python
-# `(0.1 + 0.2) + 0.3` gives 0.6000000000000001, and `0.1 + (0.2 + 0.3)` gives 0.6. Swapping is
-# harmless: a + b and b + a give the same bits. Regrouping is not.
-
-# %% [markdown] tags=["predict"]
-# Each rank has 300 random numbers. Two tensors count as different if one bit differs. How many
-# different sums will the four ranks hold after this ring?
-
-# %% tags=["predict"]
-predict("different_sums", ...)
-
-# %% tags=["break"]
-# %%px
-from ddp_lessons.workloads import rank_generator
-
-# other numbers on each rank, and the same ones on each run
-own = 100 * torch.rand(300, generator=rank_generator(0, rank)).to(device)
-
-sum_of_whole, outgoing = own.clone(), own
-for step in range(n - 1):
-    incoming = torch.empty_like(own)
-    exchange(outgoing, incoming)
-    sum_of_whole += incoming
-    outgoing = incoming
-
-# %% tags=["run"]
-sums_of_whole = [numbers.tolist() for numbers in ranks.view["sum_of_whole"]]
-for r in range(4):
-    print(f"rank {r}, number 127: {sums_of_whole[r][127]:.5f}")
-num_different = len({tuple(numbers) for numbers in sums_of_whole})
-print(f"{num_different} different sums on four ranks")
-
-# %% [markdown] tags=["read"]
-# The four ranks hold 4 different sums, because each rank added in its own order. (At number 127 some ranks
-# agree. They differ at other numbers.) No error says so. But
-# DDP keeps replicas equal only because every optimizer gets equal gradients ([lesson
-# 00](00_ranks.ipynb)). With these sums, the replicas would no longer be equal after one step.
-#
-# The repair: only one rank completes a chunk, and the other ranks copy its sum. Our `ring_all_reduce` does
-# this. (So does the hub: all ranks copy the sum of rank 0.)
-
-# %% tags=["mend"]
-# %%px
-sum_of_chunks = own.clone()
-ring_all_reduce(sum_of_chunks)
-
-# %% tags=["run"]
-sums = {tuple(numbers.tolist()) for numbers in ranks.view["sum_of_chunks"]}
-num_after_mend = len(sums)
-print(f"{num_after_mend} sum on four ranks")
-
-# %% [markdown] tags=["read"]
-# Now there is 1 sum, equal on all ranks to the last bit. Each rank also sends less: 1.5 tensors in place of
-# three.
-
-# %% tags=["check"]
-assert num_after_mend == 1
-for r in range(4):
-    np.testing.assert_allclose(sums_of_whole[r], next(iter(sums)), rtol=1e-5)
-ok("with one rank for each chunk there is one sum", different_sums=num_different)
-
-# %% [markdown] tags=["question"]
 # ## Does PyTorch's all-reduce have a centre?
 
 # %% [markdown] tags=["explain"]
 # Some guides say: in data-parallel training, a central node gathers the gradients of all ranks, and
-# sends the result back. `trace` does not see the messages inside of `dist.all_reduce`. But they travel over
-# TCP connections, and the operating system counts the bytes that each connection receives.
-# `tcp_bytes_received()` returns the sum of these counts for one rank. (In a ring, each rank receives as
-# many bytes as it sends.)
+# sends the result back. `trace` does not see the messages inside of `dist.all_reduce`. But they travel
+# over TCP connections, and the operating system counts the bytes that each connection receives.
+# `tcp_bytes_received()` returns the sum of these counts for one rank. (In a ring, each rank receives
+# as many bytes as it sends.)
 #
 # To see what a centre looks like in these counts, we first run a hub: `naive.all_reduce` has the lines
-# of our `hub_all_reduce`. Then we run torch's own call. Both get a tensor of 4 MB: "1.0 tensors" are 4 MB.
+# of our `hub_all_reduce`. Then we run torch's own call. Both get a tensor of 4 MB: "1.0 tensors" are 4
+# MB.
 
 # %% [markdown] tags=["predict"]
 # In the hub, rank 0 receives 3 tensors. How many tensors will rank 0 receive in torch's all-reduce on
@@ -363,14 +293,13 @@ for name, num_tensors in tensors_received.items():
 # %% [markdown] tags=["read"]
 # In torch's all-reduce, every rank received 1.5 tensors. In the hub, rank 0 received 3.0 tensors, and the
 # other ranks 1.0. So Gloo's all-reduce here has no centre. The number 1.5 fits a ring: 6 steps, a quarter
-# of the tensor in each. It does not prove a ring, because other ways without a centre, such as
-# halving-doubling, need as many bytes.
+# of the tensor in each. (It does not prove a ring: other ways without a centre need as many bytes.)
 #
-# So the guides' sentence ([claim C04](claims.md) in our list of what popular guides say) is **false** for
-# `dist.all_reduce` with Gloo, and DDP averages gradients by an all-reduce. (The sentence is true of
-# `nn.DataParallel`, which collects on one GPU, and of a parameter server,
-# [lesson 14](14_asynchronous.ipynb).) So give all ranks equal network links: a faster link for rank 0 does
-# not help, and one slow link slows all ranks down. NCCL was not counted here.
+# So the guides' sentence ([claim C04](claims.md) in our list of what popular guides say) is **false**
+# for `dist.all_reduce` with Gloo, and DDP averages gradients by an all-reduce. (The sentence is true
+# of `nn.DataParallel`, which collects on one GPU, and of a parameter server, [lesson
+# 14](14_asynchronous.ipynb).) So give all ranks equal network links: a faster link for rank 0 does not
+# help, and one slow link slows all ranks down. NCCL was not counted here.
 
 # %% tags=["check"]
 tensors_received = ranks.view["tensors_received"]
@@ -388,23 +317,24 @@ ok("C04 is false, all 4 ranks received equally much", tensors_received=num_tenso
 # - the **latency** L is the time that every message costs, even an empty one;
 # - the **bandwidth** B is how many bytes a connection carries in a second.
 #
-# **A message of S bytes takes L + S / B.** For the time of an all-reduce, add up the messages that must
-# wait for each other:
+# **A message of S bytes takes L + S / B.** We assume that each rank has one link, which carries one message
+# in each direction at a time. For the time of an all-reduce, add up the messages that must pass one after
+# another:
 #
-# | all-reduce on n ranks | messages that wait for each other | bytes of each | time |
+# | all-reduce on n ranks | messages one after another | bytes of each | time |
 # | --- | --- | --- | --- |
 # | hub | n - 1 come in, then n - 1 go out | S | 2 (n - 1) (L + S / B) |
 # | ring | 2 (n - 1) steps, all ranks at once | S / n | 2 (n - 1) (L + S / (n B)) |
 #
-# (The formulas leave out the additions, and each rank has one link, which carries one message in each
-# direction at a time. Our hub receives one tensor after the other, so it pays n - 1 latencies in a row. If
-# the messages travel at the same time, a hub may win for small tensors.)
+# (The formulas leave out the additions. If the hub's messages travel at the same time, it pays fewer
+# latencies, and may win for small tensors.)
 #
-# We compute with L = 20 microseconds and B = 5 GB/s.
+# We compute with L = 20 microseconds and B = 5 GB/s, as of a network between machines. (NVLink, between
+# the GPUs of one machine, carries hundreds of GB/s.)
 
 # %% [markdown] tags=["predict"]
-# Four ranks add up tensors of 1 GB, so large that the latency hardly counts. Rank 0 of the hub sends twice
-# as many bytes as a rank of the ring. How many times as long as the ring does the hub take?
+# Four ranks add up tensors of 1 GB, so large that the latency hardly counts. Rank 0 of the hub sends
+# twice as many bytes as a rank of the ring. How many times as long as the ring does the hub take?
 
 # %% tags=["predict"]
 predict("hub_time_over_ring_time", ...)
@@ -430,14 +360,14 @@ for name, num_bytes in {"16 bytes": 16, "1 GB": 1e9}.items():
 # go out at the hub, and 1.5 tensors at a rank of the ring. The other factor of 2 comes from the order:
 # the hub first receives and then sends, and a rank of the ring does both at the same time. With n ranks,
 # the factor for large tensors is n. For 16 bytes hub and ring take the same time, because both have
-# 2 (n - 1) messages that wait for each other.
+# 2 (n - 1) messages one after another.
 #
 # These times are computed, not measured: our four ranks share one machine. For the 4 GB and 8 GPUs of the
 # introduction, the formulas give 11.2 s for the hub and 1.4 s for the ring, in every step.
 #
-# The formula also says that one large message is cheaper than many small ones. Therefore DDP sends gradients
-# in buckets of 25 MiB (26 MB) by default, and not one by one. A single bucket for all gradients could only
-# be sent after the backward pass, and not during it ([lesson 05](05_replicas.ipynb)).
+# The formula also says that one large message is cheaper than many small ones. Therefore DDP sends
+# gradients in buckets of 25 MiB by default, and not one by one. (One bucket for all would have to wait
+# for the last gradient: [lesson 05](05_replicas.ipynb).)
 
 # %% tags=["check"]
 assert time_ratios == {"16 bytes": 1, "1 GB": 4}
@@ -467,7 +397,7 @@ shortest_s = {size: min(times_s[size] for times_s in passes) for size in sizes}
 # Now we **fit** the two numbers to seven of the sizes: we choose L and B so that L + S / B comes as
 # close to the seven measured times as possible. This is a straight line, time over bytes: it begins at
 # L, and its slope is 1 / B. `np.polyfit` returns the slope first. Each error is weighted by 1 / time, so
-# that 10 % too long counts alike for every size.
+# that an error of 10 % counts alike for every size.
 #
 # We predict the other two sizes, 3 kB and 3 MB, in three ways: by the latency alone (L), by the bytes
 # alone (S / B), and by both together (L + S / B). With Gloo on one machine, L is some tens of
@@ -481,37 +411,36 @@ shortest_s = {size: min(times_s[size] for times_s in passes) for size in sizes}
 predict("wrong_by_five", ...)
 
 # %% tags=["run", "nbval-ignore-output"]
-shortest_s = ranks.view["shortest_s"][0]
-new_sizes = ranks.view["new_sizes"][0]
-fitted_sizes = np.array([size for size in shortest_s if size not in new_sizes], float)
-fitted_s = np.array([shortest_s[int(size)] for size in fitted_sizes])
-slope, latency_s = np.polyfit(fitted_sizes, fitted_s, 1, w=1 / fitted_s)
+sizes, measured_s = np.array(sorted(ranks.view["shortest_s"][0].items())).T
+is_new = np.isin(sizes, ranks.view["new_sizes"][0])  # 3 kB and 3 MB
+fitted_s = measured_s[~is_new]
+slope, latency_s = np.polyfit(sizes[~is_new], fitted_s, 1, w=1 / fitted_s)
 bandwidth = 1 / slope
-
-errors = {"latency alone": [], "bytes alone": [], "both together": []}
 print(f"L = {latency_s * 1e6:.1f} microseconds, B = {bandwidth / 1e9:.2f} GB/s")
-print("microseconds   measured   latency alone   bytes alone   both together")
-for size, name in zip(new_sizes, ("3 kB", "3 MB"), strict=True):
-    guesses_s = [latency_s, size / bandwidth, latency_s + size / bandwidth]
-    columns = [1e6 * seconds for seconds in (shortest_s[size], *guesses_s)]
-    print("{:12} {:10.1f} {:15.1f} {:13.1f} {:15.1f}".format(name, *columns))
-    for way, guess_s in zip(errors, guesses_s, strict=True):
-        errors[way].append(max(guess_s / shortest_s[size], shortest_s[size] / guess_s))
-num_wrong = sum(factor > 5 for factors in errors.values() for factor in factors)
+
+new_sizes, new_s = sizes[is_new], measured_s[is_new]
+guesses_s = {
+    "latency alone": np.array([latency_s, latency_s]),
+    "bytes alone": new_sizes / bandwidth,
+    "both together": latency_s + new_sizes / bandwidth,
+}
+print("microseconds      3 kB      3 MB")
+for way, seconds in {"measured": new_s, **guesses_s}.items():
+    print("{:13} {:8.1f} {:9.1f}".format(way, *(1e6 * seconds)))
+errors = {way: np.maximum(s / new_s, new_s / s) for way, s in guesses_s.items()}
+num_wrong = int(sum((factors > 5).sum() for factors in errors.values()))
 print(f"wrong by more than a factor of 5: {num_wrong} of 6")
 
 # %% [markdown] tags=["read"]
 # With Gloo, 2 of the 6 predictions are wrong by more than a factor of 5, one at each end. The times
-# differ from run to run, and between machines, but the pattern of each row stays:
+# differ from run to run, and between machines, but the pattern of each column stays:
 #
-# - For **3 kB** the bytes alone give a time that is far too short, and the latency alone is much nearer
-#   to the measured time. A small message is nearly all latency.
-# - For **3 MB** the latency alone gives a time that is far too short, and the bytes alone are much
-#   nearer. A large message is nearly all bytes.
+# - **3 kB** is nearly all latency: the bytes alone give a time that is far too short.
+# - **3 MB** is nearly all bytes: the latency alone gives a time that is far too short.
 #
-# Each number alone fails at one end, and both together serve at both ends. They do not serve to the
-# per cent: real times do not lie exactly on a line, and other programs disturb them. But they tell
-# microseconds from milliseconds, in advance.
+# Both numbers together serve at both ends. They can be off by a factor of two or three, because real
+# times do not lie exactly on a line, and other programs disturb them. But they tell microseconds from
+# milliseconds, in advance.
 
 # %% tags=["check"]
 worst = {way: max(factors) for way, factors in errors.items()}
@@ -525,8 +454,8 @@ ok("two numbers serve at both ends, one does not", wrong_by_five=num_wrong)
 # %% [markdown] tags=["explain"]
 # A ring of 1,024 ranks takes 2 (1,024 - 1) = 2,046 steps, one after another, and each costs a latency. A
 # **tree** has fewer. In each **round**, pairs of ranks add up their whole tensors, so half as many sums
-# are left. After log2(n) rounds rank 0 has the complete sum. Then the sum is copied on the same way
-# down:
+# are left. After log2(n) rounds rank 0 has the complete sum. Then the rounds run in the
+# reverse order, and copy the sum to all ranks:
 #
 # ```text
 #     up: add                      down: copy
@@ -543,8 +472,8 @@ ok("two numbers serve at both ends, one does not", wrong_by_five=num_wrong)
 # For 1,024 ranks: the tree takes 20 L + 20 S / B, and the ring takes 2,046 L + 2 S / B (nearly).
 
 # %% [markdown] tags=["predict"]
-# Take L = 20 microseconds and B = 5 GB/s again (in 20 microseconds, 100 kB pass), and 1,024 ranks. For how
-# many of these four sizes is the ring faster than the tree: 10 kB, 1 MB, 100 MB, 10 GB?
+# Take L = 20 microseconds and B = 5 GB/s again (in 20 microseconds, 100 kB pass), and 1,024 ranks. For
+# how many of these four sizes is the ring faster than the tree: 10 kB, 1 MB, 100 MB, 10 GB?
 
 # %% tags=["predict"]
 predict("sizes_for_a_ring", ...)
@@ -565,10 +494,10 @@ for name, num_bytes in sizes.items():
 print(f"the ring is faster for {sum(is_ring_faster)} of {len(is_ring_faster)} sizes")
 
 # %% [markdown] tags=["read"]
-# The ring is faster for 2 of the 4 sizes: for 100 MB and for 10 GB. The tree saves 2,026 latencies, and
-# carries 18 tensors more. The two take equally long if these 18 tensors take as long as the 2,026
-# latencies. This is the case for 11 MB: 2,026 / 18 times 100 kB. So neither the tree nor the ring is best for
-# all sizes, and a library has to choose. (These are formulas: no cell here ran 1,024 ranks.)
+# The ring is faster for 2 of the 4 sizes: for 100 MB and for 10 GB. The tree saves 2,026 latencies,
+# and carries 18 tensors more. The two take equally long if these 18 tensors take as long as the 2,026
+# latencies. This is the case for 11 MB: 2,026 / 18 times 100 kB. (These are formulas: no cell here ran
+# 1,024 ranks.)
 #
 # Our tree sends whole tensors, one round after another. NCCL's trees are better: they cut a tensor into
 # pieces, and while one piece is in the second round, the next piece is in the first. NCCL also uses two
@@ -582,13 +511,86 @@ assert ring_s(1024, 0, 1, 1) == 2046
 num_faster = sum(is_ring_faster)
 ok("by the formulas, a tree is faster for small tensors", sizes_for_a_ring=num_faster)
 
+# %% [markdown] tags=["question"]
+# ## More: what if each rank adds for itself?
+
+# %% [markdown] tags=["explain"]
+# A simpler ring comes to mind: do not cut the tensor. Each rank passes whole tensors on, and adds
+# each tensor that arrives to its own sum. (Gloo's documentation lists this ring as `allreduce_ring`.) The
+# ranks add in different orders. If rank r has the tensor x<sub>r</sub>:
+#
+# | rank | its sum |
+# | --- | --- |
+# | 0 | ((x<sub>0</sub> + x<sub>3</sub>) + x<sub>2</sub>) + x<sub>1</sub> |
+# | 1 | ((x<sub>1</sub> + x<sub>0</sub>) + x<sub>3</sub>) + x<sub>2</sub> |
+# | 2 | ((x<sub>2</sub> + x<sub>1</sub>) + x<sub>0</sub>) + x<sub>3</sub> |
+# | 3 | ((x<sub>3</sub> + x<sub>2</sub>) + x<sub>1</sub>) + x<sub>0</sub> |
+#
+# In exact arithmetic the order does not matter. But a computer **rounds** after each addition. In Python
+# `(0.1 + 0.2) + 0.3` gives 0.6000000000000001, and `0.1 + (0.2 + 0.3)` gives 0.6. Swapping is
+# harmless: a + b and b + a give the same bits. Regrouping is not.
+
+# %% [markdown] tags=["predict"]
+# Each rank has 300 random numbers. Two sums count as different if one bit differs. How many
+# different sums will the four ranks hold after this ring?
+
+# %% tags=["predict"]
+predict("different_sums", ...)
+
+# %% tags=["break"]
+# %%px
+from ddp_lessons.workloads import rank_generator
+
+# other numbers on each rank, and the same ones on each run
+own = 100 * torch.rand(300, generator=rank_generator(0, rank)).to(device)
+
+sum_of_whole, outgoing = own.clone(), own
+for step in range(n - 1):
+    incoming = torch.empty_like(own)
+    exchange(outgoing, incoming)
+    sum_of_whole += incoming
+    outgoing = incoming
+
+# %% tags=["run"]
+sums_of_whole = {tuple(numbers.tolist()) for numbers in ranks.view["sum_of_whole"]}
+num_different = len(sums_of_whole)
+print(f"{num_different} different sums on four ranks")
+
+# %% [markdown] tags=["read"]
+# The four ranks hold 4 different sums, because each rank added in its own order. The sums are close to
+# each other, and no error says that they differ. With such gradients, replicas would no longer be
+# equal after one step.
+#
+# The repair: only one rank completes a chunk, and the other ranks copy its sum. Our `ring_all_reduce`
+# does this. (So does the hub: all ranks copy the sum of rank 0.)
+
+# %% tags=["mend"]
+# %%px
+sum_of_chunks = own.clone()
+ring_all_reduce(sum_of_chunks)
+
+# %% tags=["run"]
+sums_of_chunks = {tuple(numbers.tolist()) for numbers in ranks.view["sum_of_chunks"]}
+print(f"{len(sums_of_chunks)} sum on four ranks")
+
+# %% [markdown] tags=["read"]
+# Now there is 1 sum, equal on all ranks to the last bit. Each rank also sends less: 1.5 tensors in
+# place of three.
+
+# %% tags=["check"]
+assert len(sums_of_chunks) == 1
+for numbers in sums_of_whole:
+    np.testing.assert_allclose(numbers, next(iter(sums_of_chunks)), rtol=1e-5)
+ok("with one rank for each chunk there is one sum", different_sums=num_different)
+
 # %% [markdown] tags=["cluster"]
 # ## On your own cluster
 #
 # You do not write a ring yourself: on GPUs, `dist.all_reduce` and DDP use NCCL. NCCL can use a ring
-# through all GPUs, or a tree between the machines (see "More"). It chooses for each call, by the size of
-# the tensor and by the links that it has found: rings suit the 8 GPUs of one machine, and trees
-# suit many machines, where a ring would add up many latencies.
+# through all GPUs, or a tree between the machines (see the second "More"). It chooses for each call,
+# by the size of the tensor and by the links that it has found: rings suit large tensors and the 8 GPUs
+# of one machine, and trees suit many machines, where a ring would add up many latencies. Switches of
+# newer machines can add, too (NVLS).
 #
 # Measure it with this file, `all_reduce_time.py`:
 #
@@ -653,12 +655,12 @@ ok("by the formulas, a tree is faster for small tensors", sizes_for_a_ring=num_f
 # | `--ntasks-per-node=1`, `--cpus-per-task=32` | `srun` starts one `torchrun` on each machine, and each `torchrun` starts 8 ranks, which share 32 CPU cores |
 #
 # If two machines give far fewer GB/s than one, the network is the slowest link of the ring. [Lesson
-# 17](17_many_machines.ipynb) says what helps. (The Python file was run here with Gloo, without its lines for
-# GPUs. What needs GPUs, NCCL or Slurm was not run: it follows their documentation.)
+# 17](17_many_machines.ipynb) says what helps. (The Python file was run here with Gloo, without its
+# lines for GPUs. What needs GPUs, NCCL or Slurm was not run: it follows their documentation.)
 
 # %% [markdown] tags=["recap"]
-# You have counted what each rank sends through a hub and around a ring, written a ring, found that ranks
-# get different bits if each adds in its own order, and predicted times from two numbers.
+# You have counted what each rank sends through a hub and around a ring, written a ring whose ranks all
+# get the same bits, and predicted times from two numbers.
 #
 # Rule of thumb: **look at the busiest rank, not at the total; count messages if they are small,
 # and bytes if they are large.**
