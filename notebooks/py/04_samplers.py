@@ -1,4 +1,4 @@
-# %% [markdown] tags=["title"] minutes=[48]
+# %% [markdown] tags=["title"] minutes=[50, 42]
 # # Who sees which sample?
 #
 # 50 minutes, 4 ranks. This lesson builds on [00_ranks](00_ranks.ipynb), where DDP averaged
@@ -7,7 +7,7 @@
 # %% [markdown] tags=["why"]
 # Ranks train faster than one process only if each rank works on different samples from the other
 # ranks. One forgotten argument of the data loader undoes that, on two ranks as on a thousand: every
-# rank then works on the same samples, and no error says so. Other mistakes make a test accuracy
+# rank then works on all samples, and no error says so. Other mistakes make a test accuracy
 # wrong by some percent, or let a whole job stand still because one rank has one batch less than the
 # others.
 
@@ -31,10 +31,10 @@ world_size = len(ranks)
 
 # %% [markdown] tags=["explain"]
 # A `DataLoader` does not choose the samples. It asks its **sampler**, an object that yields the
-# numbers of the samples in the order in which the loader shall fetch them. For several ranks, torch
+# indices of the samples in the order in which the loader shall fetch them. For several ranks, torch
 # has the `DistributedSampler`. It gives each rank its own shard by these rules:
 #
-# 1. Every rank shuffles the numbers of all samples in the same way. No message is needed for that,
+# 1. Every rank shuffles the indices of all samples in the same way. No message is needed for that,
 #    because every rank draws the order from a random generator that starts with the same seed.
 # 2. With four ranks, rank 0 takes the positions 0, 4, 8 and so on of this order, rank 1 the
 #    positions 1, 5, 9 and so on.
@@ -55,7 +55,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
 
 rank, world_size = dist.get_rank(), dist.get_world_size()
-dataset = torch.arange(10)  # sample number 7 is the number 7
+dataset = torch.arange(10)  # the sample with index 7 is the number 7
 
 sampler = DistributedSampler(dataset)
 loader = DataLoader(dataset, batch_size=1, sampler=sampler)
@@ -93,8 +93,8 @@ samples_picture([[[s] for s in shard] for shard in ranks.view["short_shard"]], 1
 # In each step of the first picture the four ranks see four different samples. A popular guide says
 # that in synchronous training every device processes the same data ([claim C07](claims.md) of the
 # page that lists what popular guides say). The claim is **false** for data parallel training: the
-# weights are the same on all ranks, and the data must differ. To see what the sampler of your own
-# job gives to each rank, print `list(sampler)[:8]` there.
+# weights are the same on all ranks, and the data must differ. To see what each rank of your own job
+# gets, print the first batches of its loader.
 
 # %% tags=["check"]
 steps = list(zip(*batches_of_rank, strict=True))
@@ -106,8 +106,8 @@ ok("C07 is false: 4 different samples in each step", samples_fetched=len(fetched
 # ## What changes from epoch to epoch?
 
 # %% [markdown] tags=["explain"]
-# The sampler shuffles by default. In each pass it makes a new random generator, starts it with the
-# number `seed + epoch`, and draws an order from it. Both numbers are attributes of the sampler.
+# The sampler shuffles by default. In each pass it makes a new random generator, seeds it with the
+# sum of its attributes `seed` and `epoch`, and draws an order from it.
 
 # %% [markdown] tags=["predict"]
 # The cell below goes through one loader three times: three epochs. A batch has three samples, so
@@ -156,8 +156,8 @@ plain_shard = padded_order[rank::world_size]
 print(f"{plain_shard}, equal to the sampler's: {plain_shard == new_orders[2]}")
 
 # %% [markdown] tags=["read"]
-# The lists are equal. The sampler uses its own generator, so shuffling does not disturb dropout's
-# random numbers.
+# The lists are equal. The sampler draws from a generator of its own, and not from torch's global
+# one, which dropout uses.
 #
 # [Claim C06](claims.md) says that the `DistributedSampler` gives each process a different subset.
 # It is **half true**: the subsets are disjoint only if the world size divides the number of samples
@@ -174,7 +174,7 @@ ok("C06 is half true: 1 order without set_epoch", orders_in_three_epochs=num_ord
 
 # %% [markdown] tags=["explain"]
 # A `DataLoader` that gets no sampler makes one of its own. By default that sampler yields the
-# numbers 0, 1, 2 and so on of the whole dataset, and with `shuffle=True` the same numbers in a
+# indices 0, 1, 2 and so on of the whole dataset, and with `shuffle=True` the same indices in a
 # random order.
 
 # %% [markdown] tags=["predict"]
@@ -298,13 +298,14 @@ if rank == 0:
 # %% [markdown] tags=["read"]
 # Only 0.8 is right. The rule: see every sample once, sum the numbers of correct and of all samples
 # over the ranks, and divide once, at the end. For a loss, sum it with `reduction="sum"` in the same
-# way. A large test set makes the error small, but not zero: of 50,000 images padding repeats none
-# on 8 ranks and one on 7, so the same model can get another accuracy on 7 ranks than on 8.
+# way. A large test set makes the error small, but not zero: with 50,000 images
+# padding adds no repeat on 8 ranks and one on 7, so the same model can get another accuracy on 7.
 #
 # Without padding, ranks can have different numbers of batches, so the loop over the batches must
 # not call a collective. DDP's forward pass calls one if the model has buffers, such as the running
 # statistics of BatchNorm ([lesson 06](06_ddp.ipynb)). So evaluate the plain model, `model.module`.
-# (These statistics differ between ranks. [Lesson 12](12_metrics.ipynb) makes them equal.)
+# (Each rank's running statistics then include its own last batch. [Lesson 12](12_metrics.ipynb)
+# makes them equal.)
 #
 # In `ddp_lessons.samplers`, `ExactSampler` is the slice above as a sampler for a `DataLoader`, and
 # `exact_accuracy` is the cell above as a function.
@@ -350,6 +351,7 @@ def train(model, batches):
         optimizer.zero_grad()
         model(batch).sum().backward()  # the gradient is the input: 1 on each rank
         optimizer.step()
+    return model.module.weight.item()  # on a GPU, this waits for the last step
 
 # %% tags=["break", "raises-exception"]
 # %%px
@@ -365,12 +367,14 @@ print(f"{num_finished} of {world_size} ranks reached the end")
 # One rank reaches the end: rank 0, after its two steps. The other three wait for it in their third
 # backward. The table says for each rank in which call it blocks, and for which rank it waits. (Rank
 # 0 has finished, so the table gives its last call.) The number after `all_reduce` counts all
-# collectives of the group since the ranks started; "in backward" says that DDP made the call.
+# collectives of the group since the ranks started, also those that DDP makes when it wraps a model;
+# "in backward" says that DDP made the call.
 #
 # In a script, the outcome depends on what rank 0 does next. If it waits elsewhere, the three ranks
 # block until the timeout, 30 minutes with Gloo and 10 with NCCL. If its process exits, they get an
 # error with Gloo ("Connection closed by peer"). If it goes on to its next epoch, its next
-# all-reduce pairs with their third one: all ranks continue, with wrong gradients and no error.
+# all-reduce pairs with their third one, so all ranks continue without an error, in different
+# epochs. A learning rate that changes by epoch then makes the replicas differ.
 #
 # If each rank knows its number of batches before the epoch, the repair is cheap. Agree on the
 # smallest number, and stop there on all ranks:
@@ -416,9 +420,8 @@ from torch.distributed.algorithms.join import Join
 model = make_model()
 torch.nn.init.ones_(model.module.weight)  # one weight, and its value is 1
 with Join([model]):
-    train(model, batches)
+    weight_of_last_step = train(model, batches)
     gradient = model.module.weight.grad.item()
-    weight_of_last_step = model.module.weight.item()
 print(f"my last step: gradient {gradient:.2f}, weight {weight_of_last_step:.3f}")
 
 # %% tags=["run"]
@@ -429,7 +432,7 @@ print(f"after the with block: weight {weight_after_join:.3f}")
 # %% [markdown] tags=["read"]
 # The gradient of the third step is 0.75: three ranks gave 1, rank 0 gave 0, and DDP divided by 4.
 # So each sample has the weight 1/4, as in the steps before. With the argument
-# `divide_by_initial_world_size=False`, `Join` has DDP divide by the number of ranks that still have
+# `divide_by_initial_world_size=False`, `Join` makes DDP divide by the number of ranks that still have
 # data, so the gradient would be 1.
 #
 # Rank 0 made 2 steps, and its weight was 0.800 then. The others made 3 steps, to 0.725. Join ends
@@ -517,8 +520,8 @@ predict("samples_for_a_slow_rank", ...)
 # %% [markdown] tags=["explain"]
 # `BalancedBatchSampler` gives each rank the share of the samples that follows from the list of
 # throughputs: `num_samples * throughput / total`, where `total` is the sum of the list. The shares
-# differ, and the numbers of steps do not. In a real job, measure the throughput of each rank, and
-# collect the list by `gather_throughputs` of `ddp_lessons.samplers`.
+# differ, but all ranks make the same number of steps. In a real job, measure the throughput of each
+# rank, and collect the list by `gather_throughputs` of `ddp_lessons.samplers`.
 
 # %% tags=["run"]
 # %%px
@@ -683,7 +686,7 @@ ok("C08 is false: only the shards follow the speed", samples_for_a_slow_rank=slo
 # | --- | --- |
 # | `DistributedSampler(train_set, ...)` | It asks the group for rank and world size, so create it after `init_process_group`. |
 # | `seed=0` | The same on all ranks, else their shards come from different orders. |
-# | `drop_last=True` | No repeats: with 16 ranks each gets 562 samples, and 8 of 9,000 wait for another epoch. |
+# | `drop_last=True` | No repeats: with 16 ranks each gets 562 samples, and 8 of 9,000 are skipped in this epoch. |
 # | `sampler=sampler`, no `shuffle` | Without it, each rank trains on all 9,000 samples. |
 # | `batch_size=32` | It is the batch of one rank. A step has 256 samples on 8 ranks, and 512 on 16. |
 # | `num_workers=2` | The workers only load. The sampler runs in the rank's own process, so `set_epoch` works as above. |
