@@ -1,4 +1,4 @@
-# %% [markdown] tags=["title"] minutes=[48]
+# %% [markdown] tags=["title"] minutes=[50, 42]
 # # Who sees which sample?
 #
 # 50 minutes, 4 ranks. This lesson builds on [00_ranks](00_ranks.ipynb), where DDP averaged
@@ -7,7 +7,7 @@
 # %% [markdown] tags=["why"]
 # Ranks train faster than one process only if each rank works on different samples from the other
 # ranks. One forgotten argument of the data loader undoes that, on two ranks as on a thousand: every
-# rank then works on the same samples, and no error says so. Other mistakes make a test accuracy
+# rank then works on all samples, and no error says so. Other mistakes make a test accuracy
 # wrong by some percent, or let a whole job stand still because one rank has one batch less than the
 # others.
 
@@ -31,10 +31,10 @@ world_size = len(ranks)
 
 # %% [markdown] tags=["explain"]
 # A `DataLoader` does not choose the samples. It asks its **sampler**, an object that yields the
-# numbers of the samples in the order in which the loader shall fetch them. For several ranks, torch
+# indices of the samples in the order in which the loader shall fetch them. For several ranks, torch
 # has the `DistributedSampler`. It gives each rank its own shard by these rules:
 #
-# 1. Every rank shuffles the numbers of all samples in the same way. No message is needed for that,
+# 1. Every rank shuffles the indices of all samples in the same way. No message is needed for that,
 #    because every rank draws the order from a random generator that starts with the same seed.
 # 2. With four ranks, rank 0 takes the positions 0, 4, 8 and so on of this order, rank 1 the
 #    positions 1, 5, 9 and so on.
@@ -55,7 +55,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
 
 rank, world_size = dist.get_rank(), dist.get_world_size()
-dataset = torch.arange(10)  # sample number 7 is the number 7
+dataset = torch.arange(10)  # the sample with index 7 is the number 7
 
 sampler = DistributedSampler(dataset)
 loader = DataLoader(dataset, batch_size=1, sampler=sampler)
@@ -88,15 +88,13 @@ samples_picture([[[s] for s in shard] for shard in ranks.view["short_shard"]], 1
 
 # %% [markdown] tags=["read"]
 # Now the ranks fetch 8 samples, and the last line of the picture names the two that no rank sees: 2
-# and 6. (`DataLoader` has an option of the same name. It leaves out the last batch of a rank if
-# that batch is incomplete.)
+# and 6.
 #
 # In each step of the first picture the four ranks see four different samples. A popular guide says
 # that in synchronous training every device processes the same data ([claim C07](claims.md) of the
 # page that lists what popular guides say). The claim is **false** for data parallel training: the
-# weights are the same on all ranks, and the data must differ. (The claim is true where ranks share
-# one layer: [lesson 15](15_beyond_ddp.ipynb).) To see what the sampler
-# of your own job gives to each rank, print `list(sampler)[:8]` there.
+# weights are the same on all ranks, and the data must differ. To see what each rank of your own job
+# gets, print the first batches of its loader.
 
 # %% tags=["check"]
 steps = list(zip(*batches_of_rank, strict=True))
@@ -108,8 +106,8 @@ ok("C07 is false: 4 different samples in each step", samples_fetched=len(fetched
 # ## What changes from epoch to epoch?
 
 # %% [markdown] tags=["explain"]
-# The sampler shuffles by default. In each pass it makes a new random generator, starts it with the
-# number `seed + epoch`, and draws an order from it. Both numbers are attributes of the sampler.
+# The sampler shuffles by default. In each pass it makes a new random generator, seeds it with the
+# sum of its attributes `seed` and `epoch`, and draws an order from it.
 
 # %% [markdown] tags=["predict"]
 # The cell below goes through one loader three times: three epochs. A batch has three samples, so
@@ -158,9 +156,8 @@ plain_shard = padded_order[rank::world_size]
 print(f"{plain_shard}, equal to the sampler's: {plain_shard == new_orders[2]}")
 
 # %% [markdown] tags=["read"]
-# The lists are equal. The sampler uses its own generator, so shuffling does not disturb dropout's
-# random numbers. Because seed and epoch are added, seed 0 with epoch 1 gives the same order as seed
-# 1 with epoch 0. So choose seeds that are far apart if you compare runs.
+# The lists are equal. The sampler draws from a generator of its own, and not from torch's global
+# one, which dropout uses.
 #
 # [Claim C06](claims.md) says that the `DistributedSampler` gives each process a different subset.
 # It is **half true**: the subsets are disjoint only if the world size divides the number of samples
@@ -177,7 +174,7 @@ ok("C06 is half true: 1 order without set_epoch", orders_in_three_epochs=num_ord
 
 # %% [markdown] tags=["explain"]
 # A `DataLoader` that gets no sampler makes one of its own. By default that sampler yields the
-# numbers 0, 1, 2 and so on of the whole dataset, and with `shuffle=True` the same numbers in a
+# indices 0, 1, 2 and so on of the whole dataset, and with `shuffle=True` the same indices in a
 # random order.
 
 # %% [markdown] tags=["predict"]
@@ -201,18 +198,14 @@ first_step = {sample for batches in batches_of_rank for sample in batches[0]}
 num_fetched = sum(len(batch) for batches in batches_of_rank for batch in batches)
 print(f"first step: {len(first_step)} different samples; fetched in all: {num_fetched}")
 
-# %% tags=["picture"]
-samples_picture(batches_of_rank, num_samples=10)
-
 # %% [markdown] tags=["read"]
 # The ranks fetch 2 different samples, 0 and 1, and all four ranks fetch the same two, because the
-# loader has never got the sampler. The picture counts the samples of rank 0 as seen first, and those
-# of the other ranks as repeats. Each rank fetches all 10 samples, together 40, so four ranks do the
-# work of one, four times. Nothing complains.
+# loader has never got the sampler. Each rank fetches all 10 samples, together 40, so four ranks do
+# the work of one, four times. Nothing complains, and `list(sampler)` would print the right shards.
 #
 # One number gives the mistake away: each rank should have 3 samples, so 2 batches, and the loader
-# makes 5. So compare `len(loader)` with the number of steps that you expect. `list(sampler)` shows only
-# what the sampler would give, and that is right here. The repair is one argument:
+# makes 5. So compare `len(loader)` with the number of steps that you expect. The repair is one
+# argument:
 
 # %% tags=["mend"]
 # %%px
@@ -241,26 +234,29 @@ ok("C05 is false: 40 fetched, not 12", different_samples_in_first_step=num_diffe
 # A test set has five samples, and the model is right about all of them but sample 0. One process
 # would find an accuracy of 4/5 = 0.8. Four ranks share the work: each takes its shard from a
 # `DistributedSampler`, and computes the accuracy of that shard. Then an all-reduce and a division
-# give the mean of the four accuracies.
-#
-# With `shuffle=False` the sampler's order is 0, 1, 2, 3, 4, and then come the repeats.
+# give the mean of the four accuracies. With `shuffle=False` the sampler's order is 0, 1, 2, 3, 4,
+# and then come the repeats.
 
-# %% tags=["break"]
+# %% tags=["run"]
 # %%px
 from ddp_lessons.process_group import rank_device
 
 device = rank_device()  # this rank's GPU, or the CPU
 tests = torch.arange(5)
 is_right = tests != 0  # the model is wrong about sample 0 only
-own_samples = list(DistributedSampler(tests, shuffle=False))
-own_accuracy = is_right[own_samples].float().mean().to(device)
-print(f"my samples {own_samples}, my accuracy {own_accuracy.item():.3g}")
 
-# %% tags=["run"]
+
+def mean_of_accuracies(own_samples):
+    own_accuracy = is_right[own_samples].float().mean().to(device)
+    print(f"my samples {own_samples}, my accuracy {own_accuracy.item():.3g}")
+    total = own_accuracy.clone()
+    dist.all_reduce(total)  # the sum over all ranks
+    return total.item() / world_size
+
+# %% tags=["break"]
 # %%px
-mean_accuracy = own_accuracy.clone()
-dist.all_reduce(mean_accuracy)  # the sum over all ranks
-mean_padded = mean_accuracy.item() / world_size
+own_samples = list(DistributedSampler(tests, shuffle=False))
+mean_padded = mean_of_accuracies(own_samples)
 if rank == 0:
     print(f"mean of four accuracies, with padding: {mean_padded:.3g}")
 
@@ -280,12 +276,7 @@ predict("mean_without_padding", "...")
 # %% tags=["run"]
 # %%px
 own_samples = list(range(rank, len(tests), world_size))
-own_accuracy = is_right[own_samples].float().mean().to(device)
-print(f"my samples {own_samples}, my accuracy {own_accuracy.item():.3g}")
-
-mean_accuracy = own_accuracy.clone()
-dist.all_reduce(mean_accuracy)
-mean_unpadded = mean_accuracy.item() / world_size
+mean_unpadded = mean_of_accuracies(own_samples)
 if rank == 0:
     print(f"mean of four accuracies, without padding: {mean_unpadded:.3g}")
 
@@ -307,19 +298,17 @@ if rank == 0:
 # %% [markdown] tags=["read"]
 # Only 0.8 is right. The rule: see every sample once, sum the numbers of correct and of all samples
 # over the ranks, and divide once, at the end. For a loss, sum it with `reduction="sum"` in the same
-# way. Does it matter in a large test set? With 50,000 test images on 8 ranks, padding repeats no
-# image. On 7 ranks it repeats one image, so the same model can get another accuracy on 7 ranks than
-# on 8.
+# way. A large test set makes the error small, but not zero: with 50,000 images
+# padding adds no repeat on 8 ranks and one on 7, so the same model can get another accuracy on 7.
 #
 # Without padding, ranks can have different numbers of batches, so the loop over the batches must
 # not call a collective. DDP's forward pass calls one if the model has buffers, such as the running
 # statistics of BatchNorm ([lesson 06](06_ddp.ipynb)). So evaluate the plain model, `model.module`.
-# With BatchNorm, each rank's `model.module` then has its own running statistics, and [lesson
-# 12](12_metrics.ipynb) shows how to make them equal.
+# (Each rank's running statistics then include its own last batch. [Lesson 12](12_metrics.ipynb)
+# makes them equal.)
 #
 # In `ddp_lessons.samplers`, `ExactSampler` is the slice above as a sampler for a `DataLoader`, and
-# `exact_accuracy(num_right, num_seen)` is the cell above as a function, with one all-reduce for
-# both numbers.
+# `exact_accuracy` is the cell above as a function.
 
 # %% tags=["check"]
 (mean_unpadded,) = set(ranks.view["mean_unpadded"])
@@ -353,19 +342,16 @@ batches = torch.ones(2 if rank == 0 else 3, 1, 1, device=device)
 
 
 def make_model():
-    linear = torch.nn.Linear(1, 1, bias=False).to(device)
-    torch.nn.init.ones_(linear.weight)  # one weight, and its value is 1
-    return DDP(linear)
+    return DDP(torch.nn.Linear(1, 1, bias=False).to(device))
 
 
 def train(model, batches):
-    optimizer, gradients = torch.optim.SGD(model.parameters(), lr=0.1), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for batch in batches:
         optimizer.zero_grad()
         model(batch).sum().backward()  # the gradient is the input: 1 on each rank
         optimizer.step()
-        gradients.append(round(model.module.weight.grad.item(), 3))
-    return gradients
+    return model.module.weight.item()  # on a GPU, this waits for the last step
 
 # %% tags=["break", "raises-exception"]
 # %%px
@@ -379,15 +365,16 @@ print(f"{num_finished} of {world_size} ranks reached the end")
 
 # %% [markdown] tags=["read"]
 # One rank reaches the end: rank 0, after its two steps. The other three wait for it in their third
-# backward. The table has a row for each rank: the line at which it is, the call in which it blocks
-# (for rank 0, which has finished, the last call that it made), and the rank for which it waits. The
-# number after `all_reduce` counts all collectives of the group since the ranks started; "in
-# backward" says that DDP made the call.
+# backward. The table says for each rank in which call it blocks, and for which rank it waits. (Rank
+# 0 has finished, so the table gives its last call.) The number after `all_reduce` counts all
+# collectives of the group since the ranks started, also those that DDP makes when it wraps a model;
+# "in backward" says that DDP made the call.
 #
 # In a script, the outcome depends on what rank 0 does next. If it waits elsewhere, the three ranks
 # block until the timeout, 30 minutes with Gloo and 10 with NCCL. If its process exits, they get an
 # error with Gloo ("Connection closed by peer"). If it goes on to its next epoch, its next
-# all-reduce pairs with their third one: all ranks continue, with wrong gradients and no error.
+# all-reduce pairs with their third one, so all ranks continue without an error, in different
+# epochs. A learning rate that changes by epoch then makes the replicas differ.
 #
 # If each rank knows its number of batches before the epoch, the repair is cheap. Agree on the
 # smallest number, and stop there on all ranks:
@@ -396,53 +383,74 @@ print(f"{num_finished} of {world_size} ranks reached the end")
 # %%px
 num_batches = torch.tensor(len(batches), device=device)
 dist.all_reduce(num_batches, op=dist.ReduceOp.MIN)  # the smallest number, on all ranks
-equal_gradients = train(make_model(), batches[: num_batches.item()])
-print(f"{len(equal_gradients)} steps, gradients {equal_gradients}")
+num_steps = num_batches.item()
+train(make_model(), batches[:num_steps])
+print(f"{num_steps} steps")
+
+# %% [markdown] tags=["read"]
+# All ranks make 2 steps, and the third batch of ranks 1 to 3 is not used. If the ranks do not know
+# their numbers of batches, or must use every batch, torch's `Join` helps: see the first section
+# headed "More".
+
+# %% tags=["check"]
+assert ranks.view["num_steps"] == [2] * 4
+ok("after an agreement all 4 ranks finish", ranks_that_finish=num_finished)
+
+# %% [markdown] tags=["question"]
+# ## More: what does a rank without data do for the others?
 
 # %% [markdown] tags=["explain"]
-# All ranks make 2 steps, and the third batch of ranks 1 to 3 is not used. If the ranks do not know
-# their numbers of batches, or must use every batch, torch has the context manager **Join**. Inside
-# it, a rank that has run out of data does not leave. It answers the collectives of the others with
-# zeros, until the last rank has finished:
+# The repair above leaves batches out, and each rank must know its number of batches before the
+# epoch. With torch's context manager **Join**, all batches are used, and no rank must know their
+# number. Inside it, a rank that has run out of data does not leave: it answers the collectives of
+# the other ranks with zeros, until the last rank has finished.
 
-# %% tags=["mend"]
+# %% [markdown] tags=["predict"]
+# Rank 0 again has two batches, and the other ranks have three. From each batch a rank gets the
+# gradient 1. DDP divides the sum of the gradients by the world size. What is the result in the third
+# step?
+
+# %% tags=["predict"]
+predict("gradient_of_third_step", ...)
+
+# %% tags=["run"]
 # %%px
 from torch.distributed.algorithms.join import Join
 
 model = make_model()
+torch.nn.init.ones_(model.module.weight)  # one weight, and its value is 1
 with Join([model]):
-    gradients = train(model, batches)
-    weight_of_last_step = model.module.weight.item()
-print(f"{len(gradients)} steps, gradients {gradients}")
+    weight_of_last_step = train(model, batches)
+    gradient = model.module.weight.grad.item()
+print(f"my last step: gradient {gradient:.2f}, weight {weight_of_last_step:.3f}")
 
 # %% tags=["run"]
 # %%px
 weight_after_join = model.module.weight.item()
-print(f"weight: {weight_of_last_step:.3f} after my last step, ", end="")
-print(f"{weight_after_join:.3f} after the with block")
+print(f"after the with block: weight {weight_after_join:.3f}")
 
 # %% [markdown] tags=["read"]
-# All ranks reach the end. Rank 0 has made 2 steps, and its weight was 0.800 then. The others have
-# made 3 steps, to 0.725. Join ends by copying the model of a rank that made all steps, so all four
-# ranks have 0.725 and are equal again.
+# The gradient of the third step is 0.75: three ranks gave 1, rank 0 gave 0, and DDP divided by 4.
+# So each sample has the weight 1/4, as in the steps before. With the argument
+# `divide_by_initial_world_size=False`, `Join` makes DDP divide by the number of ranks that still have
+# data, so the gradient would be 1.
 #
-# The third gradient is 0.75: three ranks gave 1, rank 0 gave 0, and DDP divided by 4. So each
-# sample has the weight 1/4, as in the steps before. With `divide_by_initial_world_size=False`, DDP
-# divides by the number of ranks that still have data. If a rank stops early, the default, True,
-# makes all later gradients smaller, and False does not.
+# Rank 0 made 2 steps, and its weight was 0.800 then. The others made 3 steps, to 0.725. Join ends
+# by copying the model of a rank that made all steps, so all four ranks have 0.725 and are equal
+# again.
 #
-# Join has three limits. It costs two more small all-reduces in each step: in one the ranks tell
-# whether they still have data, in the other whether this step averages gradients. It copies the weights and the buffers, but not the state of the
-# optimizer, such as momentum: broadcast that state from a rank that made all steps. And a rank
-# without data answers only the collectives of the objects in the list, here those of the DDP model.
-# If your loop calls other collectives, such as an all-reduce of the loss, pass
-# `throw_on_early_termination=True`: then all ranks leave the loop with an error that you can catch.
+# Join has three limits. It costs two more small all-reduces in each step. It copies the weights and
+# the buffers, but not the state of the optimizer, such as momentum: broadcast that state from a
+# rank that made all steps. And a rank without data answers only the collectives of the objects in
+# the list, here those of the DDP model. If your loop calls other collectives, such as an all-reduce
+# of the loss, pass `throw_on_early_termination=True`: then all ranks leave the loop with an error
+# that you can catch.
 
 # %% tags=["check"]
-assert ranks.view["equal_gradients"] == [[1, 1]] * 4
-assert ranks.view["gradients"] == [[1, 1]] + [[1, 1, 0.75]] * 3
+assert ranks.view["gradient"] == [1, 0.75, 0.75, 0.75]
 assert [round(weight, 4) for weight in ranks.view["weight_after_join"]] == [0.725] * 4
-ok("inside Join all 4 ranks finish, with equal models", ranks_that_finish=num_finished)
+third = ranks.view["gradient"][1]
+ok("Join ends with equal models on all 4 ranks", gradient_of_third_step=third)
 
 # %% [markdown] tags=["question"]
 # ## More: how do ranks share a stream?
@@ -462,16 +470,13 @@ predict("ranks_with_fewer_steps", ...)
 # %% tags=["run"]
 # %%px
 from itertools import islice
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
 
 class Stream(IterableDataset):
     def __iter__(self):
-        info = get_worker_info()  # None, unless the loader has worker processes
-        worker, num_workers = (info.id, info.num_workers) if info else (0, 1)
-        reader = rank * num_workers + worker
         lines = iter(range(10))  # stands for a file
-        return islice(lines, reader, None, world_size * num_workers)
+        return islice(lines, rank, None, world_size)
 
 
 stream_batches = [batch.tolist() for batch in DataLoader(Stream(), batch_size=2)]
@@ -484,13 +489,12 @@ print(f"steps of each rank: {num_steps}. {num_fewer} ranks make fewer than rank 
 
 # %% [markdown] tags=["read"]
 # 2 ranks make fewer steps: nothing pads, and nothing is dropped, so ranks 2 and 3 get two lines in
-# one step, and ranks 0 and 1 get three lines in two. With DDP this is the deadlock of the section
-# before.
+# one step, and ranks 0 and 1 get three lines in two. With DDP ranks 0 and 1 would block in their
+# second step, unless you use Join.
 #
 # If the loader has worker processes (`num_workers=2`), each worker iterates over its own copy of
-# the dataset. Each line would then come twice on a rank, unless the lines are distributed to the
-# workers, too. The variables `worker` and `reader` do that. (We did not run this dataset with
-# workers.)
+# the dataset, so each line would come twice on a rank. Distribute the lines to the workers, too: in
+# a worker, `torch.utils.data.get_worker_info()` has the worker's number, `id`, and `num_workers`.
 
 # %% tags=["check"]
 streamed = [s for own in ranks.view["stream_batches"] for batch in own for s in batch]
@@ -515,8 +519,9 @@ predict("samples_for_a_slow_rank", ...)
 
 # %% [markdown] tags=["explain"]
 # `BalancedBatchSampler` gives each rank the share of the samples that follows from the list of
-# throughputs. The shares differ, and the numbers of steps do not. In a real job, measure the
-# throughput of each rank, and collect the list by `gather_throughputs` of `ddp_lessons.samplers`.
+# throughputs: `num_samples * throughput / total`, where `total` is the sum of the list. The shares
+# differ, but all ranks make the same number of steps. In a real job, measure the throughput of each
+# rank, and collect the list by `gather_throughputs` of `ddp_lessons.samplers`.
 
 # %% tags=["run"]
 # %%px
@@ -560,9 +565,9 @@ timeline_plot(tracks, "time in ms: equal shards, other rate, balanced shards")
 # %% [markdown] tags=["read"]
 # Rank 3 gets 12 samples, not 10: the samples that it loses go to the other ranks, which then need
 # longer, too. The picture shows three epochs of three steps. Solid bars are compute, and dotted
-# bars are waiting for the last rank. (Hatching means communication here: an all-reduce in each
-# step, and a message in the second step, in which DDP groups the gradients, lesson 06.) In the
-# first two epochs ranks 0 to 2 wait for rank 3 in each step. In the last they hardly wait.
+# bars are waiting for the last rank. (Hatching is communication: an all-reduce in each step, and
+# one message more in the second step.) In the first two epochs ranks 0 to 2 wait for rank 3 in each
+# step. In the last they hardly wait.
 #
 # [Claim C08](claims.md) says that load is balanced by changing the learning rate. It is **false**:
 # with another rate rank 3 still has 30 samples, and the others wait as before. Change the shards.
@@ -595,10 +600,9 @@ print(f"before the stop {before_stop}, after it {mended_steps}")
 # %% [markdown] tags=["read"]
 # In the first cell each rank sees the sample of the first step twice. Four samples were seen by no
 # rank: those of the last step. Seed and epoch are 0 in both runs, so the new sampler draws the same
-# order, and begins at its beginning. In the repair, `islice` skips the batches that were seen before
-# the stop. This repair still loads the samples of these batches, and throws them away. A sampler
-# that knows its position does not load them: exercise 04.3, and `ResumableSampler` in
-# `ddp_lessons.samplers`.
+# order, and begins at its beginning. In the repair, `islice` loads the batches that were seen
+# before the stop, and throws them away. A sampler that knows its position does not load them:
+# exercise 04.3, and `ResumableSampler` in `ddp_lessons.samplers`.
 
 # %% tags=["check"]
 seen = ranks.view["before_stop"] + ranks.view["mended_steps"]
@@ -682,7 +686,7 @@ ok("C08 is false: only the shards follow the speed", samples_for_a_slow_rank=slo
 # | --- | --- |
 # | `DistributedSampler(train_set, ...)` | It asks the group for rank and world size, so create it after `init_process_group`. |
 # | `seed=0` | The same on all ranks, else their shards come from different orders. |
-# | `drop_last=True` | No repeats: with 16 ranks each gets 562 samples, and 8 of 9,000 wait for another epoch. |
+# | `drop_last=True` | No repeats: with 16 ranks each gets 562 samples, and 8 of 9,000 are skipped in this epoch. |
 # | `sampler=sampler`, no `shuffle` | Without it, each rank trains on all 9,000 samples. |
 # | `batch_size=32` | It is the batch of one rank. A step has 256 samples on 8 ranks, and 512 on 16. |
 # | `num_workers=2` | The workers only load. The sampler runs in the rank's own process, so `set_epoch` works as above. |
