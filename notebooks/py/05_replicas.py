@@ -109,10 +109,9 @@ print(f"distance after 20 steps: {distance:.1f}")
 # Now the distance is 0.0. The whole recipe is: **equal start, equal gradients, equal steps**. (A model
 # may also have buffers, such as the running mean of BatchNorm. Broadcast them, too.)
 #
-# The parameters of ordinary layers are **contiguous**: their numbers lie one after the other in
-# memory. If a tensor has gaps, like every second column of a matrix, Gloo's `broadcast` sends wrong
-# numbers and raises nothing. Then broadcast a copy, `packed = tensor.contiguous()`, and write it back
-# with `tensor.copy_(packed)`. [Task 05.1](../exercises/05_replicas.ipynb) needs this.
+# If the numbers of a tensor have gaps between them in memory, like every second column of a matrix, Gloo's
+# `broadcast` sends wrong numbers and raises nothing. Then broadcast a contiguous copy, and write it back
+# ([lesson 02](02_collectives.ipynb)). [Task 05.1](../exercises/05_replicas.ipynb) needs this.
 
 # %% tags=["check"]
 percents = [round(percent, 1) for percent in ranks.view["percent_left"]]
@@ -178,16 +177,12 @@ if rank == 0:
     print(f"the mean is off by less than 1e-14: {difference < 1e-14}")
 
 # %% [markdown] tags=["read"]
-# The mean over ranks is the gradient of one process. The difference is rounding, because the numbers
-# are added in another order. We computed in float64, where rounding stays below 1e-14 here; a real
-# mistake would be far larger.
+# The mean over ranks is the gradient of one process. The difference, less than 1e-14, is rounding in
+# float64, because the numbers are added in another order. A real mistake would be far larger.
 #
-# With NCCL, `dist.all_reduce(gradient, op=dist.ReduceOp.AVG)` adds and divides in one call
-# (not run here).
-#
-# The mean over ranks is right if each rank has the same number of samples. If not, each rank multiplies
-# its gradient by its share of all samples before the sum, and nothing is divided. The second "More"
-# shows this, and [task 05.2](../exercises/05_replicas.ipynb) needs it.
+# This division is right if each rank has the same number of samples. If not, each rank multiplies its
+# gradient by its share of all samples before the sum instead. The second "More" shows this, and
+# [task 05.2](../exercises/05_replicas.ipynb) needs it.
 
 # %% tags=["check"]
 factors = ranks.view["factors"][0]
@@ -215,7 +210,7 @@ ok("C12 is false: divide the sum for a mean loss", loss_that_needs_no_division=l
 #   layers use, is one parameter.) Put each gradient into the open bucket.
 # - As soon as the open bucket holds its cap **or more**, close it. A gradient is never cut in two.
 #
-# Below we use a model with three layers. These are its gradients, in that order:
+# These are the gradients of a model with three layers, in that order:
 #
 # | gradient | `4.bias` | `4.weight` | `2.bias` | `2.weight` | `0.bias` | `0.weight` |
 # | --- | --- | --- | --- | --- | --- | --- |
@@ -406,17 +401,17 @@ if rank == 0:
 # only when the last gradient is ready. So nothing is hidden. With 64 KiB, 1 of 2 all-reduces starts
 # early, and with 1 byte it is 5 of 6.
 #
-# For our tiny model 1 MiB is large. For a model with gradients of hundreds of MB it is small, so sending
-# starts early. Keep DDP's default until you have measured the time of a step. Then try a smaller cap if
+# Our tiny model fits into one bucket of 1 MiB. A model with gradients of hundreds of MB fills its first
+# bucket early. Keep DDP's default until you have measured the time of a step. Then try a smaller cap if
 # all gradients fill only one or two buckets, and a larger one on a network with high latency.
 #
 # Three rules follow, and [task 05.4](../exercises/05_replicas.ipynb) needs them all:
 #
 # - Wait for the handle of a bucket before you use its gradients. DDP waits at the end of `backward`.
 # - Start the all-reduces in the order of the plan on every rank, because torch pairs the first call of
-#   each rank, then the second. (The third "More" breaks this rule.)
+#   each rank, then the second. (The third "More" shows when `Overlap` breaks this rule.)
 # - If a rank's forward leaves a parameter out, its `parameter.grad` is None, and no hook runs. Send zeros
-#   for it, because ranks that use the parameter wait for this call. (The first "More" breaks this rule.)
+#   for it, because the ranks that use the parameter wait for this call. (The first "More" shows this.)
 
 # %% tags=["check"]
 histories = [ranks.view[name][0] for name in ("large_cap", "medium_cap", "small_cap")]
@@ -508,7 +503,7 @@ if rank == 0:
 #
 # A missing gradient runs no hook, so a bucket of our `Overlap` would never be full. The repair is to
 # send the buckets that are left after `backward`, in the order of the plan, with zeros for missing
-# gradients. The package's `OverlappedReplica` does so.
+# gradients.
 #
 # A parameter that is frozen on every rank may be left out everywhere. In short: what a rank sends may
 # depend on the model, never on the rank's data.
@@ -578,9 +573,8 @@ ok("weight a mean by its samples", weight_of_a_large_shard=weight)
 # %% [markdown] tags=["explain"]
 # The next model adds the outputs of two layers. Their weights have the same shape. The last rank calls
 # the layers in the other order, so its gradients become ready in the other order. `Overlap` with
-# a cap of 1 byte makes a bucket of each gradient, and sends it as soon as it is ready. From
-# [lesson 02](02_collectives.ipynb): torch does not compare names. It pairs the first all-reduce of
-# each rank, then the second.
+# a cap of 1 byte makes a bucket of each gradient, and sends it as soon as it is ready. torch does not
+# compare names: it pairs the first all-reduce of each rank, then the second.
 
 
 # %% tags=["run"]
