@@ -1,7 +1,7 @@
-# %% [markdown] tags=["title"] minutes=[55, 55]
+# %% [markdown] tags=["title"] minutes=[40, 48]
 # # How do replicas stay equal?
 #
-# 55 minutes, 4 ranks. This lesson builds on [02_collectives](02_collectives.ipynb), for `broadcast`,
+# 45 minutes, 4 ranks. This lesson builds on [02_collectives](02_collectives.ipynb), for `broadcast`,
 # `all_reduce` and handles, and on [03_ring](03_ring.ipynb), for what an all-reduce costs.
 
 # %% [markdown] tags=["why"]
@@ -10,10 +10,10 @@
 # `DistributedDataParallel` (DDP), because DDP has rules that your model and your loop must keep.
 #
 # From a few hundred million parameters on, a second problem comes: GPUs stand still while gradients
-# travel. The gradients of 350 million parameters in float32 have 1.4 GB. In a ring of 8 ranks each rank
-# sends 2 x 7/8 of them, 2.45 GB. On a network that moves 10 GB/s, this takes 0.25&nbsp;s. If forward and
-# backward take 0.5&nbsp;s, each GPU stands still for a third of the step. (NVLink, which connects the GPUs
-# of one machine, is far faster.)
+# travel. The gradients of 350 million parameters in float32 have 1.4 GB. In a ring of 8 ranks each
+# rank sends 2 x 7/8 of them, 2.45 GB. On a network that moves 10 GB/s, this takes 0.25&nbsp;s. If
+# forward and backward take 0.5&nbsp;s, each GPU stands still for a third of the step. (NVLink, which
+# connects the GPUs of one machine, is far faster.)
 
 # %% [markdown] tags=["goal"]
 # After this lesson you can
@@ -106,12 +106,14 @@ distance = replica_distance(model)
 print(f"distance after 20 steps: {distance:.1f}")
 
 # %% [markdown] tags=["read"]
-# Now the distance is 0.0. The whole recipe is: **equal start, equal gradients, equal steps**. (A model
-# may also have buffers, such as the running mean of BatchNorm. Broadcast them, too.)
+# Now the distance is 0.0. The whole recipe is: **equal start, equal gradients, equal steps**, that is,
+# the same optimizer with the same settings. (A model may also have buffers, such as the running mean
+# of BatchNorm. Broadcast them, too.)
 #
-# If the numbers of a tensor have gaps between them in memory, like every second column of a matrix, Gloo's
-# `broadcast` sends wrong numbers and raises nothing. Then broadcast a contiguous copy, and write it back
-# ([lesson 02](02_collectives.ipynb)). [Task 05.1](../exercises/05_replicas.ipynb) needs this.
+# If the numbers of a tensor have gaps between them in memory, like every second column of a matrix,
+# Gloo's `broadcast` sends wrong numbers and raises nothing. Then broadcast a contiguous copy, and
+# write it back ([lesson 02](02_collectives.ipynb)). [Task 05.1](../exercises/05_replicas.ipynb) needs
+# this.
 
 # %% tags=["check"]
 percents = [round(percent, 1) for percent in ranks.view["percent_left"]]
@@ -123,8 +125,9 @@ ok("replicas need an equal start, too", percent_of_distance_left=percents[0])
 # ## Is the sum of the gradients the right one?
 
 # %% [markdown] tags=["explain"]
-# In [claim C12](claims.md) a guide calls `all_reduce(gradients, SUM)`, then `step()`, and does not
-# divide. (`all_reduce` takes one tensor, so read the line as a loop over the gradients.)
+# The page [claims.md](claims.md) lists what popular guides say. In claim C12 a guide calls
+# `all_reduce(gradients, SUM)`, then `step()`, and does not divide. (`all_reduce` takes one tensor, so
+# read the line as a loop over the gradients.)
 #
 # The right gradient is the one that one process would compute from all 64 images. The loss can be the
 # mean over the images, which is the default of `cross_entropy`, or their sum (`reduction="sum"`).
@@ -263,7 +266,7 @@ buckets_picture(ranks.view["num_bytes"][0], ranks.view["plan"][0])
 def pack(bucket):
     """Return a bucket's gradients in one flat tensor, divided by the world size."""
     flat = torch.cat([parameter.grad.flatten() for parameter in bucket])
-    return flat / world_size  # division before the sum keeps the numbers small
+    return flat / world_size  # a sum of float16 could overflow, so divide before
 
 
 def unpack(flat, bucket):
@@ -293,7 +296,8 @@ for cap_bytes in (1, 64 * 1024, 25 * 1024**2):
 # cap of 25 MiB is never reached here, so one bucket holds all. The bytes are 340,008 each time. Only
 # the number of latencies differs.
 #
-# DDP's default cap is 25 MiB, and 1 MiB for the first bucket.
+# DDP's default cap is 25 MiB, and 1 MiB for the first bucket. (After its first step, DDP makes the
+# buckets again, in the order in which the gradients became ready.)
 
 # %% tags=["check"]
 plan, calls = ranks.view["plan"][0], ranks.view["calls"][0]
@@ -397,15 +401,16 @@ if rank == 0:
     print("1 byte:", *small_cap)
 
 # %% [markdown] tags=["read"]
-# With the cap of 1 MiB, 0 all-reduces start early. All six gradients are in one bucket, and it is full
-# only when the last gradient is ready. So nothing is hidden. With 64 KiB, 1 of 2 all-reduces starts
-# early, and with 1 byte it is 5 of 6.
+# With the cap of 1 MiB, 0 all-reduces start early. All six gradients are in one bucket, and it is
+# complete only when the last gradient is ready. So nothing is hidden. With 64 KiB, 1 of 2 all-reduces
+# starts early, and with 1 byte it is 5 of 6.
 #
 # Our tiny model fits into one bucket of 1 MiB. A model with gradients of hundreds of MB fills its first
 # bucket early. Keep DDP's default until you have measured the time of a step. Then try a smaller cap if
 # all gradients fill only one or two buckets, and a larger one on a network with high latency.
 #
-# Three rules follow, and [task 05.4](../exercises/05_replicas.ipynb) needs them all:
+# Our `Overlap` serves one `backward`: its counts are not set back. Three rules follow, and [task
+# 05.4](../exercises/05_replicas.ipynb) needs them all:
 #
 # - Wait for the handle of a bucket before you use its gradients. DDP waits at the end of `backward`.
 # - Start the all-reduces in the order of the plan on every rank, because torch pairs the first call of
@@ -418,7 +423,7 @@ histories = [ranks.view[name][0] for name in ("large_cap", "medium_cap", "small_
 # the last entry of a history is the last all-reduce, which is never early
 num_early = [history[:-1].count("ALL-REDUCE") for history in histories]
 assert num_early == [0, 1, 5]
-ok("a full bucket leaves", early_all_reduces=num_early[0])
+ok("a complete bucket leaves", early_all_reduces=num_early[0])
 
 # %% [markdown] tags=["question"]
 # ## More: what if a rank has no gradient for a parameter?
@@ -472,14 +477,15 @@ print(f"{num_finished} of 4 ranks reached the last line")
 # %% [markdown] tags=["read"]
 # 3 ranks reached the last line. They called `all_reduce` four times, for trunk and head, and went on.
 # Rank 3 had two more gradients, those of the spare head. It blocked in its fifth all-reduce, because
-# no other rank called a fifth one. (The report counts all-reduces from the first of the lesson on.)
+# no other rank called a fifth one. (The report's number counts all collectives of the lesson so far.)
 #
 # In a script, ranks 0 to 2 go on to the next step, and torch pairs their next all-reduce with the one in
 # which rank 3 waits. If the sizes differ, as here, Gloo ends a process with an error. If the sizes are
 # equal, the sums are wrong, and nothing complains.
 #
-# The repair is that a rank without a gradient sends zeros. `num_different(tensor)` then gathers the tensor
-# of every rank, and counts the distinct versions, bit for bit; it is 1 if all ranks hold the same.
+# The repair is that a rank without a gradient sends zeros. `num_different(tensor)` then gathers the
+# tensor of every rank, and counts the distinct versions, bit for bit; it is 1 if all ranks hold the
+# same.
 
 # %% tags=["mend"]
 # %%px
@@ -501,7 +507,7 @@ if rank == 0:
 # of zero, so the mean is right. DDP sends zeros only with `find_unused_parameters=True`
 # ([lesson 06](06_ddp.ipynb)).
 #
-# A missing gradient runs no hook, so a bucket of our `Overlap` would never be full. The repair is to
+# A missing gradient runs no hook, so a bucket of our `Overlap` would never be complete. The repair is to
 # send the buckets that are left after `backward`, in the order of the plan, with zeros for missing
 # gradients.
 #
@@ -621,14 +627,14 @@ num_wrong = count_wrong(model)
 print(f"without an order: {num_wrong} of 2 gradients are wrong")
 
 # %% [markdown] tags=["explain"]
-# The repair is to send the buckets in the order of the plan, which all ranks share. A bucket that is full
-# early waits until all buckets before it have been sent:
+# The repair is to send the buckets in the order of the plan, which all ranks share. A bucket that is
+# complete early waits until all buckets before it have been sent:
 
 
 # %% tags=["mend"]
 # %%px
 class OverlapInOrder(Overlap):
-    """Send the buckets in the order of the plan, whichever is full first."""
+    """Send the buckets in the order of the plan, whichever is complete first."""
 
     def gradient_ready(self, number, parameter):
         self.num_missing[number] -= 1
@@ -711,9 +717,9 @@ ok("send in an order that all ranks share", weights_with_a_wrong_gradient=num_wr
 # | --- | --- |
 # | `manual_seed(dist.get_rank())` | each rank draws other samples, and other weights, so the start is unequal until `DDP(model, ...)` |
 # | `DDP(model, ...)` | it broadcasts rank 0's parameters and buffers: the equal start |
-# | `loss.backward()` | DDP's hooks divide by the world size, and all-reduce each full bucket while `backward` runs |
+# | `loss.backward()` | DDP's hooks divide by the world size, and all-reduce each complete bucket while `backward` runs |
 # | `optimizer.step()` | every rank makes the same step, because all have the same mean gradients |
-# | `bucket_cap_mb` (not set) | 25 MiB, and 1 MiB for the first bucket; each layer here has 4 MiB of gradients |
+# | `bucket_cap_mb` (not set) | 25 MiB, and 1 MiB for the first bucket, which a cap of your own replaces, too; each layer here has 4 MiB of gradients |
 # | `find_unused_parameters=True` (not set) | zeros for parameters that a rank's forward left out |
 # | `--nnodes=2 --nproc-per-node=8` | the world size is 16, and DDP divides by 16 |
 # | `--cpus-per-task=32` | processor cores for the 8 ranks of a node together; `srun` does not take the number over from `#SBATCH` |
