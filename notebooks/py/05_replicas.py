@@ -1,7 +1,7 @@
-# %% [markdown] tags=["title"] minutes=[55, 55]
+# %% [markdown] tags=["title"] minutes=[40, 48]
 # # How do replicas stay equal?
 #
-# 55 minutes, 4 ranks. This lesson builds on [02_collectives](02_collectives.ipynb), for `broadcast`,
+# 45 minutes, 4 ranks. This lesson builds on [02_collectives](02_collectives.ipynb), for `broadcast`,
 # `all_reduce` and handles, and on [03_ring](03_ring.ipynb), for what an all-reduce costs.
 
 # %% [markdown] tags=["why"]
@@ -10,10 +10,10 @@
 # `DistributedDataParallel` (DDP), because DDP has rules that your model and your loop must keep.
 #
 # From a few hundred million parameters on, a second problem comes: GPUs stand still while gradients
-# travel. The gradients of 350 million parameters in float32 have 1.4 GB. In a ring of 8 ranks each rank
-# sends 2 x 7/8 of them, 2.45 GB. On a network that moves 10 GB/s, this takes 0.25&nbsp;s. If forward and
-# backward take 0.5&nbsp;s, each GPU stands still for a third of the step. (NVLink, which connects the GPUs
-# of one machine, is far faster.)
+# travel. The gradients of 350 million parameters in float32 have 1.4 GB. In a ring of 8 ranks each
+# rank sends 2 x 7/8 of them, 2.45 GB. On a network that moves 10 GB/s, this takes 0.25&nbsp;s. If
+# forward and backward take 0.5&nbsp;s, each GPU stands still for a third of the step. (NVLink, which
+# connects the GPUs of one machine, is far faster.)
 
 # %% [markdown] tags=["goal"]
 # After this lesson you can
@@ -48,7 +48,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
 from ddp_lessons.process_group import rank_device
-from ddp_lessons.replicas import num_different, replica_distance
+from ddp_lessons.replicas import replica_distance
 from ddp_lessons.workloads import digits_model, load_digits
 
 rank, world_size, device = dist.get_rank(), dist.get_world_size(), rank_device()
@@ -106,13 +106,14 @@ distance = replica_distance(model)
 print(f"distance after 20 steps: {distance:.1f}")
 
 # %% [markdown] tags=["read"]
-# Now the distance is 0.0. The whole recipe is: **equal start, equal gradients, equal steps**. (A model
-# may also have buffers, such as the running mean of BatchNorm. They belong to an equal start, too.)
+# Now the distance is 0.0. The whole recipe is: **equal start, equal gradients, equal steps**, that is,
+# the same optimizer with the same settings. (A model may also have buffers, such as the running mean
+# of BatchNorm. Broadcast them, too.)
 #
-# The parameters of ordinary layers are **contiguous**: their numbers lie one after the other in
-# memory. If a tensor has gaps, like every second column of a matrix, Gloo's `broadcast` sends wrong
-# numbers and raises nothing. Then broadcast a copy without gaps, `packed = tensor.contiguous()`, and
-# write it back with `tensor.copy_(packed)`. [Task 05.1](../exercises/05_replicas.ipynb) needs this.
+# If the numbers of a tensor have gaps between them in memory, like every second column of a matrix,
+# Gloo's `broadcast` sends wrong numbers and raises nothing. Then broadcast a contiguous copy, and
+# write it back ([lesson 02](02_collectives.ipynb)). [Task 05.1](../exercises/05_replicas.ipynb) needs
+# this.
 
 # %% tags=["check"]
 percents = [round(percent, 1) for percent in ranks.view["percent_left"]]
@@ -124,12 +125,12 @@ ok("replicas need an equal start, too", percent_of_distance_left=percents[0])
 # ## Is the sum of the gradients the right one?
 
 # %% [markdown] tags=["explain"]
-# The page [claims.md](claims.md) lists what popular guides say, and each lesson tests some of these
-# claims. In [claim C12](claims.md) a guide calls `all_reduce(gradients, SUM)`, then `step()`, and does
-# not divide. (`all_reduce` takes one tensor, so read the line as a loop over the gradients.)
+# The page [claims.md](claims.md) lists what popular guides say. In claim C12 a guide calls
+# `all_reduce(gradients, SUM)`, then `step()`, and does not divide. (`all_reduce` takes one tensor, so
+# read the line as a loop over the gradients.)
 #
-# The right answer is the gradient that one process would compute from all 64 images. The loss can be
-# the mean over the images, which is the default of `cross_entropy`, or their sum (`reduction="sum"`).
+# The right gradient is the one that one process would compute from all 64 images. The loss can be the
+# mean over the images, which is the default of `cross_entropy`, or their sum (`reduction="sum"`).
 # The gradient of a mean is the mean of the images' gradients, and the gradient of a sum is their sum.
 
 # %% [markdown] tags=["predict"]
@@ -179,13 +180,12 @@ if rank == 0:
     print(f"the mean is off by less than 1e-14: {difference < 1e-14}")
 
 # %% [markdown] tags=["read"]
-# The mean over ranks is the gradient of one process. The difference is rounding, because the numbers
-# are added in another order. We computed in float64, where rounding stays below 1e-14 here; a real
-# mistake would be far larger.
+# The mean over ranks is the gradient of one process. The difference, less than 1e-14, is rounding in
+# float64, because the numbers are added in another order. A real mistake would be far larger.
 #
-# With NCCL, `dist.all_reduce(gradient, op=dist.ReduceOp.AVG)` adds and divides in one call. (We did
-# not run it here.) The mean is right if each rank has the same number of samples. If not, see the first
-# "More".
+# This division is right if each rank has the same number of samples. If not, each rank multiplies its
+# gradient by its share of all samples before the sum instead. The second "More" shows this, and
+# [task 05.2](../exercises/05_replicas.ipynb) needs it.
 
 # %% tags=["check"]
 factors = ranks.view["factors"][0]
@@ -204,15 +204,16 @@ ok("C12 is false: divide the sum for a mean loss", loss_that_needs_no_division=l
 # become fewer if gradients travel together: `torch.cat` puts them into one flat tensor, one
 # `all_reduce` sums it, and `split` takes it apart.
 #
-# All gradients in one flat tensor would need one call. But that call must wait for the last gradient,
-# and we will want to start sending earlier. DDP takes a middle way: **buckets**. A bucket is a set of
-# gradients that travel in one flat tensor. Its **cap** is a number of bytes that says when it is full:
+# One flat tensor for all gradients would need one call, but that call must wait for the last gradient.
+# To start earlier, DDP takes a middle way: **buckets**. A bucket is a set of gradients that travel in
+# one flat tensor. Its **cap** is a number of bytes that says when it is full:
 #
-# - Go through the trained parameters from the last layer to the first, because `backward` computes the
-#   gradients of the last layer first. Put each gradient into the open bucket.
+# - Go through the trained parameters, those with `requires_grad=True`, from the last layer to the first,
+#   because `backward` computes the gradients of the last layer first. (A **tied** weight, which two
+#   layers use, is one parameter.) Put each gradient into the open bucket.
 # - As soon as the open bucket holds its cap **or more**, close it. A gradient is never cut in two.
 #
-# Below we use a model with three layers. These are its gradients, in that order:
+# These are the gradients of a model with three layers, in that order:
 #
 # | gradient | `4.bias` | `4.weight` | `2.bias` | `2.weight` | `0.bias` | `0.weight` |
 # | --- | --- | --- | --- | --- | --- | --- |
@@ -257,20 +258,22 @@ buckets_picture(ranks.view["num_bytes"][0], ranks.view["plan"][0])
 # %% [markdown] tags=["read"]
 # A cap of 64 KiB makes 2 buckets. The first bucket was open until `2.weight` came, and that gradient
 # took it far past the cap, to 273,448 bytes. The picture shows each bucket with its gradients. Now we
-# send them, with this cap, with a tiny one and with a large one:
+# send the buckets, with this cap, with a tiny one and with a large one:
 
 
 # %% tags=["run"]
 # %%px
-def average_bucket(bucket):
-    """Average the gradients of one bucket over all ranks. Return its bytes."""
+def pack(bucket):
+    """Return a bucket's gradients in one flat tensor, divided by the world size."""
     flat = torch.cat([parameter.grad.flatten() for parameter in bucket])
-    flat /= world_size  # division before the sum keeps the numbers small
-    dist.all_reduce(flat)
+    return flat / world_size  # a sum of float16 could overflow, so divide before
+
+
+def unpack(flat, bucket):
+    """Make each part of the flat tensor the gradient of its parameter."""
     parts = flat.split([parameter.numel() for parameter in bucket])
     for parameter, part in zip(bucket, parts, strict=True):
         parameter.grad = part.view_as(parameter)
-    return flat.nbytes
 
 
 # %% tags=["run"]
@@ -279,8 +282,12 @@ calls = {}
 for cap_bytes in (1, 64 * 1024, 25 * 1024**2):
     model.zero_grad()
     cross_entropy(model(images), labels).backward()
-    buckets = plan_buckets(model, cap_bytes)
-    calls[cap_bytes] = [average_bucket(bucket) for bucket in buckets]
+    calls[cap_bytes] = []
+    for bucket in plan_buckets(model, cap_bytes):
+        flat = pack(bucket)
+        dist.all_reduce(flat)
+        unpack(flat, bucket)
+        calls[cap_bytes].append(flat.nbytes)
     if rank == 0:
         print(f"cap in bytes {cap_bytes:,}: all-reduces of {calls[cap_bytes]} bytes")
 
@@ -289,8 +296,8 @@ for cap_bytes in (1, 64 * 1024, 25 * 1024**2):
 # cap of 25 MiB is never reached here, so one bucket holds all. The bytes are 340,008 each time. Only
 # the number of latencies differs.
 #
-# DDP's default cap is 25 MiB, and 1 MiB for the first bucket. If you pass `bucket_cap_mb`, even 25, that
-# cap holds for the first bucket, too (so in torch 2.13).
+# DDP's default cap is 25 MiB, and 1 MiB for the first bucket. (After its first step, DDP makes the
+# buckets again, in the order in which the gradients became ready.)
 
 # %% tags=["check"]
 plan, calls = ranks.view["plan"][0], ranks.view["calls"][0]
@@ -318,8 +325,9 @@ ok("6, 2 or 1 calls move the same bytes", buckets_for_six_gradients=len(plan))
 #
 # A **hook** tells us when a gradient is ready: a function that autograd calls while `backward` runs.
 # `parameter.register_post_accumulate_grad_hook(function)` has autograd call `function(parameter)` as
-# soon as `parameter.grad` is complete. Our hook counts. The hook of a bucket's last gradient starts
-# the all-reduce with `async_op=True`, which returns a handle at once, so `backward` goes on.
+# soon as `parameter.grad` is complete. Our hook counts how many gradients its bucket still lacks. When
+# none is missing, it starts the all-reduce with `async_op=True`. This call returns a handle at once, so
+# `backward` goes on.
 
 # %% tags=["run"]
 # %%px
@@ -335,6 +343,7 @@ class Overlap:
         self.sent, self.history = [], []
         for number, bucket in enumerate(self.buckets):
             for parameter in bucket:
+                # autograd gives the parameter, and partial the bucket's number
                 hook = partial(self.gradient_ready, number)
                 parameter.register_post_accumulate_grad_hook(hook)
 
@@ -349,8 +358,7 @@ class Overlap:
 # %%px
 def start_all_reduce(overlap, number):
     bucket = overlap.buckets[number]
-    flat = torch.cat([parameter.grad.flatten() for parameter in bucket])
-    flat /= world_size
+    flat = pack(bucket)
     overlap.history.append("ALL-REDUCE")
     handle = dist.all_reduce(flat, async_op=True)  # starts it, and does not wait
     overlap.sent.append((bucket, flat, handle))
@@ -359,9 +367,7 @@ def start_all_reduce(overlap, number):
 def wait_for_averages(overlap):
     for bucket, flat, handle in overlap.sent:
         handle.wait()  # only now may we read the flat tensor
-        parts = flat.split([parameter.numel() for parameter in bucket])
-        for parameter, part in zip(bucket, parts, strict=True):
-            parameter.grad = part.view_as(parameter)
+        unpack(flat, bucket)
 
 
 # %% [markdown] tags=["predict"]
@@ -395,34 +401,36 @@ if rank == 0:
     print("1 byte:", *small_cap)
 
 # %% [markdown] tags=["read"]
-# With the cap of 1 MiB, 0 all-reduces start early. All six gradients are in one bucket, and it is full
-# only when the last gradient is ready. So nothing is hidden. With 64 KiB, 1 of 2 all-reduces starts
-# early, and with 1 byte it is 5 of 6.
+# With the cap of 1 MiB, 0 all-reduces start early. All six gradients are in one bucket, and it is
+# complete only when the last gradient is ready. So nothing is hidden. With 64 KiB, 1 of 2 all-reduces
+# starts early, and with 1 byte it is 5 of 6.
 #
-# For our tiny model 1 MiB is large. For a model with gradients of hundreds of MB it is small: the first
-# bucket is full early, so sending starts early. Keep DDP's default until you have measured the time of
-# a step. Then try a smaller cap if all gradients fill only one or two buckets, and a larger one on a
-# network with high latency.
+# Our tiny model fits into one bucket of 1 MiB. A model with gradients of hundreds of MB fills its first
+# bucket early. Keep DDP's default until you have measured the time of a step. Then try a smaller cap if
+# all gradients fill only one or two buckets, and a larger one on a network with high latency.
 #
-# Two rules follow from overlap. Use a gradient only after you have waited for the handle of its
-# bucket; DDP waits at the end of `backward`. And all ranks must start their all-reduces in the same
-# order, because torch pairs the first call of each rank, then the second. The second "More" shows a
-# model for which the order differs.
+# Our `Overlap` serves one `backward`: its counts are not set back. Three rules follow, and [task
+# 05.4](../exercises/05_replicas.ipynb) needs them all:
+#
+# - Wait for the handle of a bucket before you use its gradients. DDP waits at the end of `backward`.
+# - Start the all-reduces in the order of the plan on every rank, because torch pairs the first call of
+#   each rank, then the second. (The third "More" shows when `Overlap` breaks this rule.)
+# - If a rank's forward leaves a parameter out, its `parameter.grad` is None, and no hook runs. Send zeros
+#   for it, because the ranks that use the parameter wait for this call. (The first "More" shows this.)
 
 # %% tags=["check"]
 histories = [ranks.view[name][0] for name in ("large_cap", "medium_cap", "small_cap")]
 # the last entry of a history is the last all-reduce, which is never early
 num_early = [history[:-1].count("ALL-REDUCE") for history in histories]
 assert num_early == [0, 1, 5]
-ok("a full bucket leaves", early_all_reduces=num_early[0])
+ok("a complete bucket leaves", early_all_reduces=num_early[0])
 
 # %% [markdown] tags=["question"]
-# ## What if a rank has no gradient for a parameter?
+# ## More: what if a rank has no gradient for a parameter?
 
 # %% [markdown] tags=["explain"]
-# A forward may leave a part of the model out, for example a head for another task. Then `backward`
-# does not reach that part, and its `parameter.grad` is None. It seems natural to skip such a
-# parameter: `if parameter.grad is not None`.
+# A forward may leave a part of the model out, for example a head for another task. It seems natural to
+# skip the parameters of that part: `if parameter.grad is not None`.
 #
 # The next model has a trunk, a head and a spare head, each with a weight and a bias. In this step only
 # the last rank uses the spare head in addition to the head, because only its samples need it.
@@ -469,17 +477,20 @@ print(f"{num_finished} of 4 ranks reached the last line")
 # %% [markdown] tags=["read"]
 # 3 ranks reached the last line. They called `all_reduce` four times, for trunk and head, and went on.
 # Rank 3 had two more gradients, those of the spare head. It blocked in its fifth all-reduce, because
-# no other rank called a fifth one. (The report counts all-reduces from the first of the lesson on.)
+# no other rank called a fifth one. (The report's number counts all collectives of the lesson so far.)
 #
 # In a script, ranks 0 to 2 go on to the next step, and torch pairs their next all-reduce with the one in
 # which rank 3 waits. If the sizes differ, as here, Gloo ends a process with an error. If the sizes are
 # equal, the sums are wrong, and nothing complains.
 #
-# The repair is that a rank without a gradient sends zeros. `num_different(tensor)` then gathers the tensor
-# of every rank, and counts the distinct versions, bit for bit; it is 1 if all ranks hold the same.
+# The repair is that a rank without a gradient sends zeros. `num_different(tensor)` then gathers the
+# tensor of every rank, and counts the distinct versions, bit for bit; it is 1 if all ranks hold the
+# same.
 
 # %% tags=["mend"]
 # %%px
+from ddp_lessons.replicas import num_different
+
 model.zero_grad()
 cross_entropy(model(images, use_spare_head=is_last_rank), labels).backward()
 for parameter in model.parameters():
@@ -494,17 +505,14 @@ if rank == 0:
 # %% [markdown] tags=["read"]
 # There is 1 version of the gradients on 4 ranks. A sample that does not use a parameter has a gradient
 # of zero, so the mean is right. DDP sends zeros only with `find_unused_parameters=True`
-# ([lesson 06](06_ddp.ipynb)). Without it, in this step rank 3 blocks in `backward`, and ranks 0 to 2 get
-# an error in their next forward.
+# ([lesson 06](06_ddp.ipynb)).
 #
-# A missing gradient fires no hook, so a bucket of our `Overlap` would never be full. The package's
-# finished version is `OverlappedReplica`. After `backward`, it sends the buckets that are left, in the
-# order of the list from `plan_buckets`, with zeros for missing gradients.
+# A missing gradient runs no hook, so a bucket of our `Overlap` would never be complete. The repair is to
+# send the buckets that are left after `backward`, in the order of the plan, with zeros for missing
+# gradients.
 #
-# Zeros are not the same as no gradient: momentum, Adam or weight decay still move a parameter whose
-# gradient is zero on all ranks. A parameter that is frozen on every rank (`requires_grad=False`) may be
-# left out everywhere. A tied weight, which two layers use, is one parameter, so it is sent once. In
-# short: what a rank sends may depend on the model, never on the rank's data.
+# A parameter that is frozen on every rank may be left out everywhere. In short: what a rank sends may
+# depend on the model, never on the rank's data.
 
 # %% tags=["check"]
 assert num_finished == 3
@@ -517,7 +525,7 @@ ok("every rank sends the same gradients, or zeros", ranks_at_the_last_line=num_f
 # %% [markdown] tags=["explain"]
 # Suppose that rank 0 has 52 of the 64 images, and each other rank has 4. Each rank computes the mean
 # loss of its own images. We look for the gradient of the mean over all 64, in which each image counts
-# the same. Before the sum, each rank multiplies its gradient by a weight.
+# the same.
 
 # %% [markdown] tags=["predict"]
 # By which number must rank 0 multiply its gradient, so that the sum over ranks is the gradient of the
@@ -571,9 +579,8 @@ ok("weight a mean by its samples", weight_of_a_large_shard=weight)
 # %% [markdown] tags=["explain"]
 # The next model adds the outputs of two layers. Their weights have the same shape. The last rank calls
 # the layers in the other order, so its gradients become ready in the other order. `Overlap` with
-# a cap of 1 byte makes a bucket of each gradient, and sends it as soon as it is ready. From
-# [lesson 02](02_collectives.ipynb): torch does not compare names. It pairs the first all-reduce of
-# each rank, then the second.
+# a cap of 1 byte makes a bucket of each gradient, and sends it as soon as it is ready. torch does not
+# compare names: it pairs the first all-reduce of each rank, then the second.
 
 
 # %% tags=["run"]
@@ -587,8 +594,7 @@ class SumOfTwo(torch.nn.Module):
 
     def forward(self, images):
         if rank == world_size - 1:  # the last rank computes the right one first
-            right = self.right(2 * images)
-            return self.left(images) + right
+            return self.right(2 * images) + self.left(images)
         return self.left(images) + self.right(2 * images)
 
 
@@ -604,39 +610,31 @@ model = SumOfTwo().to(device)
 overlap = Overlap(model, cap_bytes=1)
 cross_entropy(model(images), labels).backward()
 wait_for_averages(overlap)
-gradients = [parameter.grad for parameter in model.parameters()]
-
-# %% [markdown] tags=["explain"]
-# To judge these gradients, the next cell computes the right ones by the loop of the first section, which
-# calls `all_reduce` in the order of `parameters()` on every rank:
 
 # %% tags=["run"]
 # %%px
-model = SumOfTwo().to(device)
-cross_entropy(model(images), labels).backward()
-right_gradients = []
-for parameter in model.parameters():
-    dist.all_reduce(parameter.grad)
-    right_gradients.append(parameter.grad / world_size)
+# the right gradients are those of one process with all 64 images
+whole_loss = cross_entropy(model(all_images), all_labels)
+right_gradients = torch.autograd.grad(whole_loss, model.parameters())  # runs no hook
 
 
-def count_wrong(gradients):
-    pairs = zip(gradients, right_gradients, strict=True)
-    return sum(not torch.allclose(one, right) for one, right in pairs)
+def count_wrong(model):
+    pairs = zip(model.parameters(), right_gradients, strict=True)
+    return sum(not torch.allclose(p.grad, right, atol=1e-6) for p, right in pairs)
 
 
-num_wrong = count_wrong(gradients)
+num_wrong = count_wrong(model)
 print(f"without an order: {num_wrong} of 2 gradients are wrong")
 
 # %% [markdown] tags=["explain"]
-# The repair is to send the buckets in the order of the plan, which all ranks share. A bucket that is full
-# early waits until all buckets before it have been sent:
+# The repair is to send the buckets in the order of the plan, which all ranks share. A bucket that is
+# complete early waits until all buckets before it have been sent:
 
 
 # %% tags=["mend"]
 # %%px
 class OverlapInOrder(Overlap):
-    """Send the buckets in the order of the plan, whichever is full first."""
+    """Send the buckets in the order of the plan, whichever is complete first."""
 
     def gradient_ready(self, number, parameter):
         self.num_missing[number] -= 1
@@ -653,30 +651,18 @@ model = SumOfTwo().to(device)
 overlap = OverlapInOrder(model, cap_bytes=1)
 cross_entropy(model(images), labels).backward()
 wait_for_averages(overlap)
-num_wrong_in_order = count_wrong([parameter.grad for parameter in model.parameters()])
+num_wrong_in_order = count_wrong(model)
 print(f"in the order of the plan: {num_wrong_in_order} of 2 gradients are wrong")
 
 # %% [markdown] tags=["read"]
 # 2 of 2 gradients are wrong, on every rank, and nothing complains. The shapes match, so the first
 # all-reduce added the left gradient of one rank to the right gradients of the others. In the order of
-# the plan both are right. DDP keeps one order, too. So does `OverlappedReplica`, and
-# it works for more than one step. Like DDP it waits at the end of `backward`, so we can read `.grad`
-# directly:
-
-# %% tags=["run"]
-# %%px
-from ddp_lessons.replicas import OverlappedReplica
-
-replica = OverlappedReplica(SumOfTwo().to(device), bucket_cap_bytes=1)
-cross_entropy(replica(images), labels).backward()
-num_wrong_in_replica = count_wrong([p.grad for p in replica.parameters()])
-print(f"OverlappedReplica: {num_wrong_in_replica} of 2 gradients are wrong")
+# the plan, 0 of 2 are wrong. DDP keeps one order, too, and so does the package's `OverlappedReplica`.
 
 # %% tags=["check"]
 num_wrong = ranks.view["num_wrong"][0]
 assert ranks.view["num_wrong"] == [2] * 4
 assert ranks.view["num_wrong_in_order"] == [0] * 4
-assert ranks.view["num_wrong_in_replica"] == [0] * 4
 ok("send in an order that all ranks share", weights_with_a_wrong_gradient=num_wrong)
 
 # %% [markdown] tags=["cluster"]
@@ -731,9 +717,9 @@ ok("send in an order that all ranks share", weights_with_a_wrong_gradient=num_wr
 # | --- | --- |
 # | `manual_seed(dist.get_rank())` | each rank draws other samples, and other weights, so the start is unequal until `DDP(model, ...)` |
 # | `DDP(model, ...)` | it broadcasts rank 0's parameters and buffers: the equal start |
-# | `loss.backward()` | DDP's hooks divide by the world size, and all-reduce each full bucket while `backward` runs |
+# | `loss.backward()` | DDP's hooks divide by the world size, and all-reduce each complete bucket while `backward` runs |
 # | `optimizer.step()` | every rank makes the same step, because all have the same mean gradients |
-# | `bucket_cap_mb` (not set) | 25 MiB, and 1 MiB for the first bucket; each layer here has 4 MiB of gradients |
+# | `bucket_cap_mb` (not set) | 25 MiB, and 1 MiB for the first bucket, which a cap of your own replaces, too; each layer here has 4 MiB of gradients |
 # | `find_unused_parameters=True` (not set) | zeros for parameters that a rank's forward left out |
 # | `--nnodes=2 --nproc-per-node=8` | the world size is 16, and DDP divides by 16 |
 # | `--cpus-per-task=32` | processor cores for the 8 ranks of a node together; `srun` does not take the number over from `#SBATCH` |
