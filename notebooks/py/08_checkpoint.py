@@ -752,6 +752,10 @@ ok("a file that loads may be wrong", load_of_a_damaged_file=letter)
 #         optimizer.load_state_dict(state["optimizer"])
 #         scheduler.load_state_dict(state["scheduler"])
 #         epoch = state["epoch"]
+#         newest = [epoch]
+#         dist.broadcast_object_list(newest, src=0)
+#         if epoch != newest[0]:
+#             raise RuntimeError(f"rank {rank} read epoch {epoch}, and rank 0 read {newest[0]}")
 #         if len(state["rng"]) == world_size:
 #             torch.set_rng_state(state["rng"][rank])
 #
@@ -800,7 +804,7 @@ ok("a file that loads may be wrong", load_of_a_damaged_file=letter)
 # | `with_name(... ".new")`, `flush`, `fsync`, `os.replace` | The atomic save. |
 # | `dist.barrier()` | No rank goes on before the checkpoint is complete. |
 # | `model.module` | Names without `module.`, so the file also fits a model without DDP. |
-# | `broadcast_object_list(found, src=0)` | A network disk can show a new file to some nodes later, so rank 0 decides for all. |
+# | `broadcast_object_list(...)`, twice | A network disk can show a new file to some nodes later. So rank 0 decides for all, and a rank that reads an older file raises: then `torchrun` starts all again. |
 # | `map_location="cpu"` | Else all 8 ranks of a node load onto GPU 0. |
 # | `epoch`, no sampler state | The script saves between epochs, where `set_epoch` alone decides the order. If an epoch takes hours, save within it, with the sampler's state. |
 # | `all_gather_object(..., get_rng_state())` | The entry that differs between ranks; with another number of ranks it is left out. |
