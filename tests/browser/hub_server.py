@@ -63,15 +63,19 @@ def _python_for_all():
     return None
 
 
-def make_environment(folder):
+def make_environment(folder, course=ROOT):
     """
     Make an environment that every user can run, and return its Python.
 
     It uses the packages of our environment. Only its interpreter differs, if ours is for root only.
+
+    Args:
+        folder: The environment's folder.
+        course: The folder with the package, and so the course that learners get.
     """
     subprocess.run([_python_for_all(), "-m", "venv", "--without-pip", folder], check=True)
     (site,) = (folder / "lib").glob("python*/site-packages")
-    (site / "lent.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    (site / "lent.pth").write_text(f"{course}\n{sysconfig.get_path('purelib')}\n")
     ours = Path(sysconfig.get_path("data"))
     for name in ("share/jupyter", "etc/jupyter"):  # JupyterLab's pages, and its extensions
         (folder / name).parent.mkdir(exist_ok=True)
@@ -134,11 +138,15 @@ class HubServer:
     Args:
         folder: A folder that all users can enter, for the environment and the hub's own files.
         more: Further lines of the configuration, with a place for a free port, `{more_port}`.
+        course: The folder of the course that learners get.
+
+    Attributes:
+        python: The Python of the hub's environment.
     """
 
-    def __init__(self, folder, more=""):
+    def __init__(self, folder, more="", course=ROOT):
         self.folder = folder
-        self._python = make_environment(folder / "environment")
+        self.python = make_environment(folder / "environment", course)
         self._state = folder / "hub"
         self._state.mkdir(mode=0o700)
         self._log = self._state / "hub.log"
@@ -161,7 +169,7 @@ class HubServer:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(taken)}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [self._python, "-m", "jupyterhub", f"--config={self._config}"],
+                [self.python, "-m", "jupyterhub", f"--config={self._config}"],
                 cwd=self._state,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -237,7 +245,7 @@ class HubServer:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                is_ours = str(self._python.parent) in " ".join(process.cmdline())
+                is_ours = str(self.python.parent) in " ".join(process.cmdline())
                 if is_ours and process.uids().real == 0 and process.pid != self._process.pid:
                     found.append(process)
         return found

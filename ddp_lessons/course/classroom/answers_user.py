@@ -76,8 +76,14 @@ class AnswersRoom:
             *("--mount-proc", sys.executable, "-I", str(_ROOM)),
             *(f"--user-id={self._user.pw_uid}", f"--group-id={self._user.pw_gid}"),
             *(f"--own={self._folder}", "--cover", *_COVERED, "--hide", *self._hidden),
-            *("--show", *sorted({sys.prefix, sys.base_prefix, str(_PACKAGE)}), "--", *words),
+            *("--show", *_needed(), "--", *words),
         ]
+
+
+def _needed():
+    # Python, and where it finds packages; a folder from which this was started is not among these.
+    found = {sys.prefix, sys.base_prefix, str(_PACKAGE), *filter(os.path.isdir, sys.path)}
+    return sorted(found - {"", os.getcwd()})
 
 
 def refuse_unusable(user):
