@@ -26,7 +26,9 @@ from ddp_lessons.course.doctor.capacity import (
 from ddp_lessons.course.doctor.doctor import FAIL, GIB, OK, WARN, can_run
 from ddp_lessons.course.doctor.load_probe import NotMeasured, measure
 from ddp_lessons.course.doctor.table import NUM_COLUMNS, NUM_LINES, room_verdict, show_findings
+from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.course.notebooks.notebook_paths import choose
+from ddp_lessons.course.rules.reading_time import minutes
 
 LEARNER = Learner(
     stem="06_ddp",
@@ -161,7 +163,7 @@ def test_room_is_measured_with_real_learners():
     (place,) = [place for place in choose(ROOT, ["06_ddp"]) if place.is_lesson]
     learner = measure(place, num_learners=2, num_cells=4)
     assert learner.stem == "06_ddp"
-    assert learner.minutes == 30
+    assert learner.minutes == minutes(read_notebook(place.notebook))
     assert 150 * MIB < learner.memory_bytes < 4 * GIB  # a kernel, a supervisor and four ranks
     assert 0 < learner.dearest_cpu_s <= learner.cpu_s
     assert 1 <= learner.dearest_cell <= 4
