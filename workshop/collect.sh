@@ -8,4 +8,4 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=$(cd "$root" && scripts/setup.sh --where)
 [[ $python == /* ]] || python=$root/$python
-exec "$python" -m ddp_lessons.course.classroom.collecting "$@"
+exec "$python" -P -m ddp_lessons.course.classroom.collecting "$@"

@@ -162,7 +162,9 @@ def check(
     apart, and each of them judged even if nothing of theirs is there.
     """
     reports = {"junit": junit, "points": points, "feedback": feedback}
-    if any(reports.values()):
+    if not any(reports.values()):
+        cli_teacher.refuse_without_report(folder, roster)
+    else:
         if stem is not None and Path(stem).is_dir():
             folder, stem = Path(stem), None
         num_open = cli_teacher.grade(folder or Path.cwd(), stem, roster=roster, **reports)

@@ -4,7 +4,9 @@ The teacher's commands `ddp-lessons board`, `nbgrader` and `publish`, and report
 Each command imports its modules only when it runs, so that `--help` answers at once.
 """
 
+import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -113,16 +115,48 @@ def grade(folder, stem=None, *, junit=None, points=None, feedback=None, roster=N
     from ddp_lessons.course.classroom import feedback as pages
     from ddp_lessons.course.classroom import grade_reports
 
-    for path in filter(None, (junit, points)):  # fails before, not after, an hour of checks
-        write(path, "", mode="a")
+    with _private_files():
+        for path in filter(None, (junit, points)):  # fails before, not after, an hour of checks
+            write(path, "", mode="a")
     checked = _check_all(folder, stem, roster)
-    if junit is not None:
-        write(junit, grade_reports.junit_text(checked))
-    if points is not None:
-        write(points, grade_reports.points_text(checked))
-    if feedback is not None:
-        _write_feedback(feedback, checked, pages.page_text)
+    with _private_files():
+        if junit is not None:
+            write(junit, grade_reports.junit_text(checked))
+        if points is not None:
+            write(points, grade_reports.points_text(checked))
+        if feedback is not None:
+            _write_feedback(feedback, checked, pages.page_text)
     return sum(not result.is_solved for one in checked for result in one.results)
+
+
+def refuse_without_report(folder, roster):
+    """
+    Refuse a check without a report that needs one.
+
+    Args:
+        folder: Path of the folder that was named, or None.
+        roster: Path of the roster that was named, or None.
+
+    Raises:
+        BadInput: There is a roster, or root would run somebody else's answers with its own rights.
+    """
+    from ddp_lessons.course.classroom import answers_user
+
+    if roster or (folder and answers_user.find_user()):
+        raise BadInput(
+            "No report: --points, --junit or --feedback is expected with --roster, and as root "
+            "with --folder (got none). With one, answers run apart, as a user without rights."
+        )
+
+
+@contextlib.contextmanager
+def _private_files():
+    # Grades and answers are for the teacher alone.
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _write_feedback(folder, checked, page_text):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         ) -> object: ...
 
 
-_NUM_THAT_AGREE, _AGREE = 3, 1.05
+_NUM_THAT_AGREE, _AGREE = 5, 1.05
 
 
 def step_times_s(
@@ -64,7 +64,7 @@ def least_step_s(
     Return the seconds of a step that nothing has interrupted, on this rank.
 
     What another program takes makes a step longer, never shorter. So steps are made until, on every
-    rank, the three fastest agree within 5 %: on a quiet machine those are the first three.
+    rank, the five fastest agree within 5 %: on a quiet machine those are the first five.
 
     Collective: every rank of the group must call it.
 

@@ -125,7 +125,7 @@ ok("replicas need an equal start, too", percent_of_distance_left=percents[0])
 # ## Is the sum of the gradients the right one?
 
 # %% [markdown] tags=["explain"]
-# The page [claims.md](claims.md) lists what popular guides say. In claim C12 a guide calls
+# The page [claims.md](claims.md) lists what popular guides say. In [claim C12](claims.md) a guide calls
 # `all_reduce(gradients, SUM)`, then `step()`, and does not divide. (`all_reduce` takes one tensor, so
 # read the line as a loop over the gradients.)
 #

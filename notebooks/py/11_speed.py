@@ -167,7 +167,7 @@ measured_s = {}
 for batch in (16, 64):
     part_s = batch * 0.00125
     played = speed.PlayedStep(part_s, [part_s] * 2, [num_bytes] * 2, link)
-    measured_s[batch] = speed.least_step_s(played.run)  # until three agree
+    measured_s[batch] = speed.least_step_s(played.run)  # until five agree
 print(f"timed: all-reduces of {len(sizes)} sizes, {len(measured_s)} kinds of steps")
 
 # %% [markdown] tags=["read"]

@@ -49,7 +49,7 @@ plan = mm.Plan(2, 2, num_bytes=240_000, compute_s=0.04, link=link)
 
 # %% tags=["break"]
 # %%px
-two_s = mm.measured_s("flat", road, plan)  # until three agree
+two_s = mm.measured_s("flat", road, plan)  # until five agree
 
 # %% tags=["run"]
 link = Link(latency_s=0.01, bandwidth_bytes_per_s=6_000_000)

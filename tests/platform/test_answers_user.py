@@ -11,8 +11,10 @@ from pathlib import Path
 import nbformat
 import pytest
 from paths import ROOT
+from typer.testing import CliRunner
 
 from ddp_lessons.course.classroom import answers_user, handed_in, submissions
+from ddp_lessons.course.cli import app
 from ddp_lessons.course.learner.exercises import find_exercise
 from ddp_lessons.errors import BadInput
 
@@ -98,21 +100,50 @@ def test_root_without_such_a_user_runs_nothing(tmp_path, monkeypatch):
 
 def test_what_an_answer_leaves_as_a_link_is_not_read(tmp_path):
     """
-    An answer that puts links in place of the files that root reads afterwards reads nothing by it.
+    An answer that puts a link in place of the folder whose notes root reads afterwards has nothing
+    read by it.
     """
-    secret = tmp_path / "secret.json"
+    secret = tmp_path / "secret"
+    secret.mkdir()
     state = {"version": 2, "tasks": {"00.1": {"tries": [{"at_s": 1, "mistake": "told"}]}}}
-    secret.write_text(json.dumps(state | {"predictions": {}}))
+    (secret / "progress.json").write_text(json.dumps(state | {"predictions": {}}))
     links = (
-        "import os, pathlib\n"
+        "import os, pathlib, shutil\n"
         "    folder = pathlib.Path(os.environ['DDP_LESSONS_STATE_DIR'])\n"
-        "    folder.mkdir(exist_ok=True)\n"
-        "    path = folder / 'progress.json'\n"
-        "    path.unlink(missing_ok=True)\n"
-        f"    path.symlink_to({str(secret)!r})\n"
+        "    if dist.get_rank() == 0 and not folder.is_symlink():\n"
+        "        shutil.rmtree(folder, ignore_errors=True)\n"
+        f"        folder.symlink_to({str(secret)!r})\n"
         "    return items"
     )
     hand_in(tmp_path / "room" / "ada", links)
     (checked,) = submissions.check_all(handed_in.find(tmp_path / "room"))
     assert not checked.results[0].is_solved
     assert checked.results[0].mistake != "told"
+
+
+def test_an_answer_that_breaks_its_notebook_costs_the_others_nothing(tmp_path):
+    """
+    A notebook that cannot even be parsed has a row with the reason, and the others are judged.
+    """
+    hand_in(tmp_path / "room" / "ada", RIGHT)
+    for name, text in (("bo", "[" * 100_000), ("cy", '{"nbformat": 4, "nbformat_minor": "x"}')):
+        path = tmp_path / "room" / name / PATHS.blank.name
+        path.parent.mkdir()
+        path.write_text(text)
+    ada, bo, cy = submissions.check_all(handed_in.find(tmp_path / "room"))
+    assert ada.results[0].is_solved
+    assert [one.results[0].mistake for one in (bo, cy)] == ["unreadable"] * 2
+
+
+def test_root_runs_nothing_of_others_without_a_report(tmp_path):
+    """
+    Without a report, `check` runs a notebook as oneself: as root only one's own.
+    """
+    folder = hand_in(tmp_path / "room" / "ada", RIGHT).parent
+    shown = CliRunner().invoke(app, ["check", "00", "--folder", str(folder)])
+    assert shown.exit_code == 1
+    assert "as root with --folder (got none)" in shown.output
+    roster = tmp_path / "roster"
+    roster.write_text("ada\n")
+    shown = CliRunner().invoke(app, ["check", "00", "--roster", str(roster)])
+    assert "expected with --roster" in shown.output

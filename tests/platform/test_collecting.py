@@ -85,7 +85,7 @@ def test_files_are_copied_and_nothing_else(users, tmp_path):
     copy = dated / ada.pw_name / "00_ranks.ipynb"
     assert copy.read_bytes() == (folder / "00_ranks.ipynb").read_bytes()
     assert copy.stat().st_mtime == 1000
-    for path in (dated.parent, dated, dated / ada.pw_name):
+    for path in (dated, dated / ada.pw_name):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert said[0].splitlines() == [
         f"{ada.pw_name}: 1 files",
@@ -112,6 +112,22 @@ def test_a_folder_that_is_a_link_gives_what_its_learner_may_read(users, tmp_path
     assert "Permission denied" in said[0]
 
 
+def test_odd_names_do_not_reach_the_terminal(users, tmp_path):
+    """
+    A name with control characters or bytes that are no text is told with escapes; a file of such a
+    name is collected with all others.
+    """
+    folder = exercises_of(users[0])
+    write(folder / "00_ranks.ipynb", "hers", users[0])
+    os.symlink("x", os.fsencode(folder) + b"/\xff\x1b[31m.ipynb")
+    said = []
+    dated = collecting.collect(tmp_path, said.append)
+    assert said[0].isascii()
+    assert "\x1b" not in said[0]
+    assert "a link" in said[0]
+    assert (dated / users[0].pw_name / "00_ranks.ipynb").read_text() == "hers"
+
+
 def test_nothing_collected_is_written_over(users, tmp_path):
     """
     Two collections in the same minute are two folders, and a learner without exercises has one.
@@ -130,6 +146,7 @@ def test_nothing_collected_is_written_over(users, tmp_path):
         '{"name": "x.ipynb", "content": 5, "saved_s": 1}',
         '{"name": "x.ipynb", "content": "", "saved_s": 1e400}',
         '["x.ipynb"]',
+        "[" * 100_000,
         '{"name": "x.py", "content": "", "saved_s": 1}',
     ],
 )

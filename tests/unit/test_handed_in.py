@@ -146,7 +146,7 @@ def test_a_huge_file_is_not_read(tmp_path):
     with hand_in(tmp_path / "ada").open("wb") as file:
         file.truncate(handed_in.MOST_BYTES + 1)
     hand_in(tmp_path / "bo")
-    assert "16 MiB are expected (got 16 MiB)" in handed_in.find(tmp_path, "00")[0].fault
+    assert "16 MiB are expected (got 16.0 MiB)" in handed_in.find(tmp_path, "00")[0].fault
 
 
 def test_a_folder_of_one_learner(tmp_path):

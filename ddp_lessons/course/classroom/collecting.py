@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 from ddp_lessons.course.classroom import home_files
+from ddp_lessons.course.classroom.handed_in import shown
 from ddp_lessons.course.learner import workspace
 from ddp_lessons.errors import BadInput, DDPLessonsError
 
@@ -31,7 +32,7 @@ _EXERCISES = f"{workspace.NAME}/exercises"
 _FEEDBACK = f"{workspace.NAME}/feedback"
 _DEADLINE_S = 60
 _MOST_OUTPUT_BYTES = 64 * 2**20
-_NAME = re.compile(r"[^/\0]{1,200}")
+_NAME = re.compile(r"[^/]{1,200}")
 
 
 def learners():
@@ -101,8 +102,8 @@ def hand_back(folder, say=print):
     name = time.strftime("%Y-%m-%d-%H%M.html")
     for user, page in pages.items():
         done = _as_learner(user, "write", _FEEDBACK, name, sent=page.read_bytes())
-        told = done.stdout.decode(errors="replace").strip() or _fault(done)
-        say(f"{user.pw_name}: {told}")
+        path = done.stdout.decode(errors="replace").strip()
+        say(f"{user.pw_name}: {shown(path)[:200] or _fault(done)}")
 
 
 def _collect_one(user, folder):
@@ -111,19 +112,18 @@ def _collect_one(user, folder):
     for line in done.stdout.splitlines():
         try:
             told = json.loads(line)
-            name = told["name"]
-            if not _NAME.fullmatch(name) or not name.endswith(home_files.ENDINGS):
+            name, is_name = told["name"], _NAME.fullmatch(told["name"])
+            if not is_name or not name.endswith(home_files.ENDINGS) or (folder / name).exists():
                 raise ValueError(name)
             if "left_out" in told:
-                left_out.append(f"{name} is left out: {told['left_out']}"[:200])
+                left_out.append(shown(f"{name} is left out: {told['left_out']}")[:200])
                 continue
-            content, saved_s = base64.b64decode(told["content"]), float(told["saved_s"])
-            with (folder / name).open("xb") as file:
-                file.write(content)
-            os.utime(folder / name, (saved_s, saved_s))  # of two copies the newest one counts
-        except (ValueError, KeyError, TypeError, OSError, OverflowError):
+            content, saved_ns = base64.b64decode(told["content"]), int(1e9 * told["saved_s"])
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             left_out.append("a line of what was read makes no sense, and is left out")
             continue
+        (folder / name).write_bytes(content)
+        os.utime(folder / name, ns=(saved_ns, saved_ns))  # of two copies the newest one counts
         num_files += 1
     if done.returncode:
         left_out.append(_fault(done))
@@ -137,29 +137,32 @@ def _as_learner(user, *words, sent=b""):
     command = ["prlimit", f"--fsize={_MOST_OUTPUT_BYTES}", sys.executable, "-I"]
     command += [home_files.__file__, *words]
     environment = {"PATH": os.defpath, "HOME": user.pw_dir}
-    with tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
-            done = subprocess.run(
-                command, input=sent, stdout=output, stderr=subprocess.PIPE, cwd=user.pw_dir,
-                env=environment, user=user.pw_uid, group=user.pw_gid,
-                extra_groups=[], timeout=_DEADLINE_S,
-            )  # fmt: skip
-            status, errors = done.returncode, done.stderr
+            status = subprocess.run(
+                command, input=sent, stdout=output, stderr=errors, cwd=user.pw_dir,
+                env=environment, user=user.pw_uid, group=user.pw_gid, extra_groups=[],
+                start_new_session=True,  # it must not reach the teacher's terminal
+                timeout=_DEADLINE_S,
+            ).returncode  # fmt: skip
         except subprocess.TimeoutExpired:
-            status, errors = 1, f"no end within {_DEADLINE_S} s".encode()
+            status, fault = 1, f"no end within {_DEADLINE_S} s"
         except OSError as error:
-            status, errors = 1, f"{user.pw_dir}: {error.strerror}".encode()
+            status, fault = 1, f"{user.pw_dir}: {error.strerror}"
+        else:
+            errors.seek(max(0, errors.tell() - 2000))
+            fault = errors.read().decode(errors="replace").strip()
         output.seek(0)
-        return subprocess.CompletedProcess(command, status, output.read(), errors)
+        return subprocess.CompletedProcess(command, status, output.read(), fault)
 
 
 def _fault(done):
-    last = (done.stderr.decode(errors="replace").strip().splitlines() or ["it was ended"])[-1]
-    return f"not all could be done: {last[:200]}"
+    last = (done.stderr.splitlines() or ["it was ended"])[-1]
+    return shown(f"not all could be done: {last[:200]}")
 
 
 def _new_folder(where):
-    where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    where.mkdir(mode=0o711, parents=True, exist_ok=True)  # the teacher need not be its owner
     stem, number = time.strftime("%Y-%m-%d-%H%M"), 1
     while True:
         folder = where / (stem if number == 1 else f"{stem}-{number}")
@@ -197,6 +200,8 @@ def _main():
             print(collect(options.folder))
     except DDPLessonsError as error:
         sys.exit(f"collect.sh: {error}")
+    except OSError as error:
+        sys.exit(f"collect.sh: cannot write there ({error}). Make room, or name another folder.")
 
 
 if __name__ == "__main__":

@@ -117,6 +117,13 @@ def read_roster(path):
     return list(dict.fromkeys(names))
 
 
+def shown(name):
+    """
+    Return a file's name as a terminal and a page can show it, whatever characters it has.
+    """
+    return name if name.isprintable() else ascii(name)
+
+
 def _submission(learner, files, paths):
     found = _candidates(files, paths)
     if not found:
@@ -125,8 +132,8 @@ def _submission(learner, files, paths):
     path, *others = sorted(found, key=lambda one: (-one.lstat().st_mtime, len(one.name), one.name))
     note = ""
     if others:
-        left = ", ".join(sorted(one.name for one in others))
-        note = f"{path.name} counts, because it is the newest one, and not: {left}"
+        left = ", ".join(sorted(shown(one.name) for one in others))
+        note = f"{shown(path.name)} counts, because it is the newest one, and not: {left}"
     fault = _unreadable(path)
     if fault:
         return Submission(learner, paths, None, fault, "unreadable", note)
@@ -134,7 +141,7 @@ def _submission(learner, files, paths):
 
 
 def _missing(files, paths):
-    got = sorted(file.name for file in files)
+    got = sorted(shown(file.name) for file in files)
     named = ", ".join(got[:_MOST_NAMED]) + (", ..." if len(got) > _MOST_NAMED else "")
     step = "Ask for the notebook."
     if any(name.lower().endswith((".zip", ".tar", ".gz", ".tgz", ".7z")) for name in got):
@@ -148,8 +155,8 @@ def _unreadable(path):
     if path.is_symlink() or not path.is_file():
         return f"Not read: a file is expected (got a link or a folder, {path.name})."
     if path.stat().st_size > MOST_BYTES:
-        size = path.stat().st_size >> 20
-        return f"Not read: at most {MOST_BYTES >> 20} MiB are expected (got {size} MiB)."
+        size = path.stat().st_size / 2**20
+        return f"Not read: at most {MOST_BYTES >> 20} MiB are expected (got {size:.1f} MiB)."
     return ""
 
 

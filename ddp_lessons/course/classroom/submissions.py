@@ -126,6 +126,9 @@ def _check(submission, room):
         results, answers = _judge(submission, room)
     except BadInput as error:
         results, answers = _all_open(submission, str(error), "unreadable"), {}
+    except Exception as error:  # whatever a learner has written, the others are judged, too
+        told = f"It could not be judged: a notebook of JupyterLab is expected (got {error!r:.200})."
+        results, answers = _all_open(submission, told, "unreadable"), {}
     return Checked(submission, results, time.monotonic() - started, time.time(), answers)
 
 
@@ -136,7 +139,7 @@ def _judge(submission, room):
     if submission.path is None:
         return _all_open(submission, submission.fault, submission.mistake), {}
     judged = judged_notebook.make(submission.path, submission.paths)
-    with tempfile.TemporaryDirectory(prefix="ddp-lessons-") as name:
+    with tempfile.TemporaryDirectory(prefix="ddp-lessons-", ignore_cleanup_errors=True) as name:
         # Two places: the notebook's own, and one that no code of the notebook can write to.
         own, output = Path(os.path.realpath(name)) / "own", Path(name) / "output"
         path = own / submission.paths.blank.name
@@ -166,7 +169,9 @@ def _isolation(own, output, room):
 
 def _noted(own):
     path = own / "state" / "progress.json"
-    is_link = path.resolve() != path  # made by the notebook's own code, to have it read
+    is_link = os.path.realpath(path) != str(
+        path
+    )  # made by the notebook's own code, to have it read
     return (None if is_link else state_files.state_in(path)) or state.blank()
 
 

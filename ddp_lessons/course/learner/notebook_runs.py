@@ -2,7 +2,9 @@
 The run of a learner's notebook under nbval, and the failed cells that nbval reports.
 """
 
+import os
 import re
+import stat
 import subprocess
 import tempfile
 import xml.etree.ElementTree as ElementTree
@@ -17,6 +19,7 @@ from ddp_lessons.course.notebooks.canonical import ANSI
 from ddp_lessons.errors import BadInput
 
 _LAST_CHARACTERS = 2000
+_MOST_BYTES = 16 * 2**20
 _NUMBER = re.compile(r"Cell (\d+)")
 _MESSAGE = re.compile(r"Traceback:\s*\n(?P<told>.*)", re.DOTALL)
 
@@ -95,13 +98,11 @@ def _told_by_cell(path, report, status, said):
     Return {number of a code cell that ran, from 0: its error, or ""} from nbval's report.
     """
     try:
-        if report.is_symlink():  # made by the notebook's own code, to have another file read
-            raise FileNotFoundError(report)
-        cells = list(ElementTree.parse(report).iter("testcase"))
-    except (FileNotFoundError, ElementTree.ParseError):
+        cells = list(ElementTree.fromstring(_content(report)).iter("testcase"))
+    except (OSError, ValueError, ElementTree.ParseError):
         raise BadInput(
             f"The notebook did not run: {path.name} must be one that nbval can run "
-            f"(got pytest status {status}).\n{said[-_LAST_CHARACTERS:]}"
+            f"(got pytest status {status}).\n{_printable(said[-_LAST_CHARACTERS:])}"
         ) from None
     if cells and all(map(_no_kernel, cells)):
         raise _NoKernel(
@@ -112,6 +113,22 @@ def _told_by_cell(path, report, status, said):
     return {
         int(number[1]): _told(cell) for number, cell in zip(numbers, cells, strict=True) if number
     }
+
+
+def _content(report):
+    # The notebook's own code may have put a link, a pipe, a folder or a huge file there.
+    handle = os.open(report, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    about = os.fstat(handle)
+    if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BYTES:
+        os.close(handle)
+        raise ValueError(f"no report: {report}")
+    with open(handle, "rb") as file:
+        return file.read(_MOST_BYTES)
+
+
+def _printable(text):
+    # A terminal obeys what an answer prints: leave out colours, and what is not seen.
+    return "".join(sign for sign in ANSI.sub("", text) if sign.isprintable() or sign == "\n")
 
 
 class _NoKernel(BadInput):

@@ -96,6 +96,7 @@ def _renew_file(folder, name, text, notes, done, is_open):
                 done.beside[name] = beside.relative_to(folder).as_posix()
             return
         replace_text(path, with_predictions(text, mine))
+        notes["offered"].pop(name, None)
         _remove_unused_copies(path, mine)
         done.renewed.append(name)
     notes["given"][name] = new
