@@ -118,6 +118,15 @@ def answer(lab, source):
     return lab.run_cell(2)
 
 
+def close_complaints(lab):
+    """
+    Close JupyterLab's complaint that the hub was away for some seconds, each time it is shown.
+    """
+    complaint = lab.page.locator(".jp-Dialog", has_text="Failed to list clusters")
+    button = complaint.locator("button.jp-mod-accept")
+    lab.page.add_locator_handler(button, lambda found: found.click(), no_wait_after=True)
+
+
 def save_exercise(lab):
     """
     Save the learner's exercise from the menu.
@@ -170,6 +179,8 @@ def test_a_day_from_the_first_login_to_the_feedback(hub, course, seats, pages):
         page.goto(f"http://127.0.0.1:{hub.port}/services/board/")
         assert_board(page)
     with stage("the board is back after the hub was killed"):
+        for lab in (first, second):
+            close_complaints(lab)
         hub.kill_hub()
         hub.start()
         page.reload()

@@ -52,6 +52,8 @@ def start_ranks(
     asked = (n, device, launcher, join)
     _answer_px()
     _check_launcher(launcher)
+    if said := version_check.news():
+        print(said)
     if _current is not None and _current.alive and _current.asked == asked:
         if _current.dead or not _current.is_consistent or _current.has_left_its_group():
             print("\n".join(_current.recover().sentences()))
@@ -68,7 +70,7 @@ def start_ranks(
         elif _current.parked_after_min is not None:
             print(f"{_current.parked_after_min:g} min without a cell had ended the ranks before.")
         stop_ranks()
-    for said in filter(None, (version_check.difference(), version_check.news())):
+    if said := version_check.difference():
         print(said)
     _current = _start(asked, timeout_s)
     try:
