@@ -144,9 +144,12 @@ def test_nothing_collected_is_written_over(users, tmp_path):
         "no JSON",
         '{"name": "../../x.ipynb", "content": "", "saved_s": 1}',
         '{"name": "x.ipynb", "content": 5, "saved_s": 1}',
-        '{"name": "x.ipynb", "content": "", "saved_s": 1e400}',
         '["x.ipynb"]',
         "[" * 100_000,
+        '{"name": "\\ud800.ipynb", "content": "", "saved_s": 1}',
+        '{"name": "\\u0000.ipynb", "content": "", "saved_s": 1}',
+        '{"name": "' + "\\u00e9" * 150 + '.ipynb", "content": "", "saved_s": 1}',
+        '{"name": "x.ipynb", "content": "", "saved_s": "x"}',
         '{"name": "x.py", "content": "", "saved_s": 1}',
     ],
 )

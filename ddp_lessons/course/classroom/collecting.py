@@ -32,7 +32,7 @@ _EXERCISES = f"{workspace.NAME}/exercises"
 _FEEDBACK = f"{workspace.NAME}/feedback"
 _DEADLINE_S = 60
 _MOST_OUTPUT_BYTES = 64 * 2**20
-_NAME = re.compile(r"[^/]{1,200}")
+_NAME = re.compile(rb"[^/\0]{1,200}")
 
 
 def learners():
@@ -112,13 +112,14 @@ def _collect_one(user, folder):
     for line in done.stdout.splitlines():
         try:
             told = json.loads(line)
-            name, is_name = told["name"], _NAME.fullmatch(told["name"])
+            name, is_name = told["name"], _NAME.fullmatch(os.fsencode(told["name"]))
             if not is_name or not name.endswith(home_files.ENDINGS) or (folder / name).exists():
                 raise ValueError(name)
             if "left_out" in told:
                 left_out.append(shown(f"{name} is left out: {told['left_out']}")[:200])
                 continue
-            content, saved_ns = base64.b64decode(told["content"]), int(1e9 * told["saved_s"])
+            content = base64.b64decode(told["content"])
+            saved_ns = int(1e9 * min(max(0.0, told["saved_s"]), time.time()))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             left_out.append("a line of what was read makes no sense, and is left out")
             continue
