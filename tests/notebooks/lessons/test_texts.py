@@ -66,7 +66,7 @@ def test_texts_of_no_version_are_left_alone(tmp_path, text):
 
 def test_start_ranks_tells_of_texts_of_another_version(mine):
     """
-    start_ranks() prints the message, because it is in the first cell of every lesson, and below it
+    start_ranks() prints the message, because it is in the first cell of every lesson, and above it
     the news of a published version.
     """
     notebook, published = mine / "notebooks/00_ranks.ipynb", mine.with_name("published")
@@ -81,8 +81,8 @@ def test_start_ranks_tells_of_texts_of_another_version(mine):
         kernel.run(f"os.environ['JPY_SESSION_NAME'] = {str(notebook)!r}")
         said = kernel.run("from ddp_lessons import start_ranks\nranks = start_ranks(1)").text
         assert said.splitlines()[:2] == [
-            TOLD.format(__version__),
             "News of the course: notebooks/00_ranks.ipynb: yours is kept, the new one is "
             "notebooks/00_ranks.new.ipynb.",
+            TOLD.format(__version__),
         ]
         assert "1 rank ready" in said
