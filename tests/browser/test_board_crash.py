@@ -54,6 +54,7 @@ def test_board_is_back_after_a_crash_of_the_hub(hub, seats, pages):
     hub.kill_hub()
     assert psutil.wait_procs(old, GONE_S)[1] == []
     hub.start()
+    lab.open_file(f"my-course/notebooks/{notebook.name}")  # a complaint of Lab's is over it
     lab.run_cell(1)
     assert_shows(page, learner.name, 2)
     page.reload()
