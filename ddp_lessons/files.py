@@ -1,8 +1,9 @@
 """
-A function that writes a file as a whole or not at all.
+Functions that write a file as a whole or not at all, and read one that another user may have made.
 """
 
 import os
+import stat
 
 
 def replace_text(path, text):
@@ -20,3 +21,28 @@ def replace_text(path, text):
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
+
+
+def read_foreign(path, most_bytes):
+    """
+    Return the content of a file in whose place another user may have put anything.
+
+    A symbolic link is not followed, and nothing waits for a pipe.
+
+    Args:
+        path: Path of the file.
+        most_bytes: Size of the largest file that is read.
+
+    Returns:
+        bytes: The content.
+
+    Raises:
+        OSError: There is no file, it may not be read, it is a link, or it is larger.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    about = os.fstat(handle)
+    if not stat.S_ISREG(about.st_mode) or about.st_size > most_bytes:
+        os.close(handle)
+        raise OSError(f"no file of at most {most_bytes} bytes: {path}")
+    with open(handle, "rb") as file:
+        return file.read(most_bytes)

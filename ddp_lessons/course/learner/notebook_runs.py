@@ -2,9 +2,7 @@
 The run of a learner's notebook under nbval, and the failed cells that nbval reports.
 """
 
-import os
 import re
-import stat
 import subprocess
 import tempfile
 import xml.etree.ElementTree as ElementTree
@@ -17,6 +15,7 @@ from ddp_lessons.course.building.verify import nbval_command, nbval_environment
 from ddp_lessons.course.learner import limited_run
 from ddp_lessons.course.notebooks.canonical import ANSI
 from ddp_lessons.errors import BadInput
+from ddp_lessons.files import read_foreign
 
 _LAST_CHARACTERS = 2000
 _MOST_BYTES = 16 * 2**20
@@ -98,7 +97,9 @@ def _told_by_cell(path, report, status, said):
     Return {number of a code cell that ran, from 0: its error, or ""} from nbval's report.
     """
     try:
-        cells = list(ElementTree.fromstring(_content(report)).iter("testcase"))
+        # The notebook's own code may have put something else in its place.
+        found = read_foreign(report, _MOST_BYTES)
+        cells = list(ElementTree.fromstring(found).iter("testcase"))
     except (OSError, ValueError, ElementTree.ParseError):
         raise BadInput(
             f"The notebook did not run: {path.name} must be one that nbval can run "
@@ -113,17 +114,6 @@ def _told_by_cell(path, report, status, said):
     return {
         int(number[1]): _told(cell) for number, cell in zip(numbers, cells, strict=True) if number
     }
-
-
-def _content(report):
-    # The notebook's own code may have put a link, a pipe, a folder or a huge file there.
-    handle = os.open(report, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    about = os.fstat(handle)
-    if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BYTES:
-        os.close(handle)
-        raise ValueError(f"no report: {report}")
-    with open(handle, "rb") as file:
-        return file.read(_MOST_BYTES)
 
 
 def _printable(text):

@@ -8,11 +8,11 @@ Rows from a folder with a state file for each learner. A row belongs to the owne
 
 import os
 import pwd
-import stat
 from pathlib import Path
 
 from ddp_lessons.course.classroom.board.columns import Row
 from ddp_lessons.errors import BadInput
+from ddp_lessons.files import read_foreign
 from ddp_lessons.progress import state
 
 _PATTERNS = ("*.json", "*/progress.json", "*/.local/state/ddp-lessons/progress.json")
@@ -81,18 +81,9 @@ def state_in(path):
     If the path is a symbolic link, it is not followed; if it is a pipe, nothing waits for it.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None  # missing, or not readable for this user
-    seen = os.fstat(handle)
-    if not stat.S_ISREG(seen.st_mode) or seen.st_size > _MOST_BYTES:
-        os.close(handle)
-        return None
-    with open(handle, encoding="utf-8") as file:
-        try:
-            return state.parse(file.read())
-        except ValueError:
-            return None  # the file holds no state
+        return state.parse(read_foreign(path, _MOST_BYTES).decode())
+    except (OSError, ValueError):
+        return None  # missing, not readable for this user, or no state
 
 
 def _name(folder, path, owner):
