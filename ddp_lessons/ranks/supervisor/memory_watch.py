@@ -7,6 +7,7 @@ still take the memory of all other learners.
 
 import contextlib
 import time
+from collections.abc import Collection
 
 import psutil
 
@@ -27,7 +28,7 @@ class MemoryWatch:
         self.wait_s = None if self._limit is None else clocks.MEMORY_LOOK_EVERY_S
         self._next_s = time.monotonic()
 
-    def too_large(self, pids: list[int]) -> int | None:
+    def too_large(self, pids: Collection[int]) -> int | None:
         """
         Return the rank that takes most memory, if all of them together are above the limit.
 

@@ -37,7 +37,6 @@ from ddp_lessons.ranks.messages.orders import (
     to_json,
 )
 from ddp_lessons.ranks.supervisor import child_main
-from ddp_lessons.ranks.supervisor.memory_watch import MemoryWatch
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system import processes as system
 from ddp_lessons.ranks.system.json_pipe import JsonPipe
@@ -65,7 +64,7 @@ class Supervisor:
         self.files_to_remove = []
         self.commands = []  # commands, lists of words, that end ranks which are not our children
         self._running = True
-        self._memory = MemoryWatch()
+        self._memory = None  # a MemoryWatch from the first rank on
         self._selector = selectors.DefaultSelector()
 
     # ---- orders of the kernel ----
@@ -111,6 +110,11 @@ class Supervisor:
             pid = child_main.spawn_rank(*job)
         self.ranks[pid] = order.rank
         self._report(RankStarted(order.rank, pid))
+        if self._memory is None:
+            # Imported only now: at the start, psutil's import would delay the controller.
+            from ddp_lessons.ranks.supervisor.memory_watch import MemoryWatch
+
+            self._memory = MemoryWatch()
 
     def _report(self, event):
         self.link.send(**to_json(event))
@@ -163,9 +167,9 @@ class Supervisor:
         if kernel is not None:
             self._selector.register(kernel, selectors.EVENT_READ, self._stop_running)
         while self._running:
-            for key, _ in self._selector.select(self._memory.wait_s):
+            for key, _ in self._selector.select(self._memory and self._memory.wait_s):
                 key.data(key.fileobj)
-            if (pid := self._memory.too_large(list(self.ranks))) is not None:
+            if self._memory and (pid := self._memory.too_large(self.ranks)) is not None:
                 _kill(pid, signal.SIGKILL)  # one rank of this learner's, before others lose theirs
 
     def _stop_running(self, *_):
