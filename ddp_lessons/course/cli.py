@@ -162,13 +162,12 @@ def check(
     apart, and each of them judged even if nothing of theirs is there.
     """
     reports = {"junit": junit, "points": points, "feedback": feedback}
-    if not any(reports.values()):
-        cli_teacher.refuse_without_report(folder, roster)
-    else:
+    if any(reports.values()):
         if stem is not None and Path(stem).is_dir():
             folder, stem = Path(stem), None
         num_open = cli_teacher.grade(folder or Path.cwd(), stem, roster=roster, **reports)
         raise typer.Exit(1 if num_open else 0)
+    cli_teacher.refuse_without_report(folder, roster)
     from ddp_lessons.checks.kit.task_registry import all_tasks, stem_of
     from ddp_lessons.course.learner import exercises
 

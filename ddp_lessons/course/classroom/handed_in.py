@@ -64,9 +64,10 @@ def find(folder, stem=None, roster=()):
         BadInput: The folder holds no notebook of the course.
     """
     folder = Path(folder).resolve()
-    wanted = [exercises.find_exercise(stem)] if stem else exercises.all_exercises()
+    known = exercises.all_exercises()
+    wanted = [exercises.find_exercise(stem)] if stem else known
     own = _files((folder, folder / "exercises"))
-    if not roster and _is_any_in(own, exercises.all_exercises()):
+    if not roster and _is_any_in(own, known):
         learners = {folder.name: own}
         wanted = [paths for paths in wanted if _candidates(own, paths)]
     else:
@@ -77,7 +78,7 @@ def find(folder, stem=None, roster=()):
             everything = [file for files in learners.values() for file in files]
             wanted = [paths for paths in wanted if _candidates(everything, paths)]
     everything = [file for files in learners.values() for file in files]
-    if not wanted or not _is_any_in(everything, exercises.all_exercises()):
+    if not wanted or not _is_any_in(everything, known):
         expected = exercises.find_exercise(stem or "00").blank.name
         raise BadInput(
             f"Nothing was handed in: expected notebooks such as {expected} in the folder, or in "
