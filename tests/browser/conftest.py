@@ -114,10 +114,11 @@ def hub(chromium, request):
 @pytest.fixture
 def seats(hub, request):
     """
-    Yield the Seats of three learners, who are users of this system during the test.
+    Yield the Seats of three learners, or of a module's NUM_LEARNERS, who are users of this system
+    during the test.
     """
     room = f"ddp-{zlib.crc32(request.node.name.encode()):08x}-"  # user names must be short
-    passwords = add_users(_NUM_LEARNERS, room)
+    passwords = add_users(getattr(request.module, "NUM_LEARNERS", _NUM_LEARNERS), room)
     try:
         yield [Seat(hub, name, password) for name, password in passwords.items()]
     finally:

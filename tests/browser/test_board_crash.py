@@ -6,15 +6,14 @@ import subprocess
 
 import psutil
 import pytest
-from hub_config import BOARD_LINE
+from hub_config import BOARD_SETTINGS
 from hub_room import BACK_S, at_lab, write_notebook
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.timeout(600)]
 
 GONE_S = 10.0
-BOARD_PORT_LINE = 'c.JupyterHub.services[-1]["url"] = "http://127.0.0.1:{more_port}"'
-HUB_SETTINGS = f"{BOARD_LINE}\n{BOARD_PORT_LINE}\n"
+HUB_SETTINGS = BOARD_SETTINGS
 CHECK = """
 from ddp_lessons.progress import notes
 notes.note_check("00.1", passed=False, mistake="all-items")

@@ -10,14 +10,14 @@ import os
 import shutil
 import subprocess
 import tempfile
-import zlib
 from pathlib import Path
 
 import nbformat
 import pytest
-from hub_config import BOARD_LINE
+from handed_in_exercises import GAP, RIGHT
+from hub_config import BOARD_SETTINGS
 from hub_room import BACK_S, at_lab
-from hub_server import HubServer, Seat, add_users, remove_users, why_not
+from hub_server import HubServer, why_not
 from paths import ROOT
 from playwright.sync_api import expect
 
@@ -27,10 +27,7 @@ NUM_LEARNERS = 6
 ROOM_S = 300.0
 LESSON = "00_ranks.ipynb"
 EXERCISE = "my-course/exercises/00_ranks.ipynb"
-GAP = 'raise NotImplementedError("Task 00.1 is still blank")'
-RIGHT = "return items[dist.get_rank() :: dist.get_world_size()]"
 OLD, NEW = "What happens when four processes", "What happens today when four processes"
-BOARD_PORT_LINE = 'c.JupyterHub.services[-1]["url"] = "http://127.0.0.1:{more_port}"'
 NOT_COPIED = shutil.ignore_patterns(
     ".venv", ".git", "build", "__pycache__", ".*_cache", ".hypothesis"
 )
@@ -84,25 +81,11 @@ def hub(chromium, course):
         pytest.skip(reason)
     folder = course.parent / "hub"
     folder.mkdir()
-    hub = HubServer(folder, f"{BOARD_LINE}\n{BOARD_PORT_LINE}\n", course)
+    hub = HubServer(folder, BOARD_SETTINGS, course)
     try:
         yield hub
     finally:
         hub.kill()
-
-
-@pytest.fixture
-def seats(hub, request):
-    """
-    Yield the Seats of six learners, of whom the last one is made a teacher.
-    """
-    passwords = add_users(NUM_LEARNERS, f"ddp-{zlib.crc32(request.node.name.encode()):08x}-")
-    seats = [Seat(hub, name, password) for name, password in passwords.items()]
-    run("usermod", "--groups", "teachers", seats[-1].name)
-    try:
-        yield seats
-    finally:
-        remove_users(list(passwords))
 
 
 def answer(lab, source):
@@ -143,6 +126,7 @@ def test_a_day_from_the_first_login_to_the_feedback(hub, course, seats, pages):
     learner reads the feedback.
     """
     ada, bo, teacher = seats[0], seats[1], seats[-1]
+    run("usermod", "--groups", "teachers", teacher.name)
     labs = {seat: pages(seat) for seat in seats}
     first, second = labs[ada], labs[bo]
     with stage("six log in"):

@@ -8,23 +8,18 @@ import pwd
 import subprocess
 from pathlib import Path
 
-import nbformat
 import pytest
-from paths import ROOT
+from handed_in_exercises import PATHS, RIGHT, hand_in
 from typer.testing import CliRunner
 
 from ddp_lessons.course.classroom import answers_user, handed_in, submissions
 from ddp_lessons.course.cli import app
-from ddp_lessons.course.learner.exercises import find_exercise
 from ddp_lessons.errors import BadInput
 
 pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root runs answers as another user"),
 ]
-PATHS = find_exercise("00", ROOT)
-GAP = 'raise NotImplementedError("Task 00.1 is still blank")'
-RIGHT = "return items[dist.get_rank() :: dist.get_world_size()]"
 LOOKS = """
     import os, pathlib, json
     seen = {{
@@ -45,18 +40,6 @@ def nobody(monkeypatch):
     Run answers as `nobody`, whom every system has.
     """
     monkeypatch.setenv(answers_user.USER_VARIABLE, "nobody")
-
-
-def hand_in(folder, answer):
-    """
-    Write the exercise with an answer into a learner's folder, and return its path.
-    """
-    folder.mkdir(parents=True)
-    notebook = nbformat.read(PATHS.blank, as_version=4)
-    for cell in notebook.cells:
-        cell.source = cell.source.replace(GAP, answer)
-    nbformat.write(notebook, folder / PATHS.blank.name)
-    return folder / PATHS.blank.name
 
 
 def test_an_answer_sees_neither_others_nor_the_roster(tmp_path):

@@ -2,6 +2,7 @@
 Tests of collecting exercises from the homes of real users of this system, and of feedback.
 """
 
+import json
 import os
 import pwd
 import stat
@@ -57,6 +58,15 @@ def write(path, text, user):
     """
     path.write_text(text)
     os.chown(path, user.pw_uid, user.pw_gid)
+
+
+def let_others_pass(folder):
+    """
+    Let learners' processes reach the files in a folder.
+    """
+    for path in (folder, *folder.parents):
+        if not path.stat().st_mode & stat.S_IXOTH:
+            path.chmod(path.stat().st_mode | stat.S_IXOTH)
 
 
 def test_files_are_copied_and_nothing_else(users, tmp_path):
@@ -159,17 +169,33 @@ def test_what_a_learner_s_process_says_is_checked(users, tmp_path, monkeypatch, 
     """
     forged = tmp_path / "forged.py"
     forged.write_text(f"print({line!r})\n")
-    forged.chmod(0o644)
-    for folder in tmp_path.parents:
-        if not folder.stat().st_mode & stat.S_IXOTH:
-            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
-    tmp_path.chmod(0o755)
+    let_others_pass(tmp_path)
     monkeypatch.setattr(home_files, "__file__", str(forged))
     said = []
     dated = collecting.collect(tmp_path / "in", said.append)
     assert all("makes no sense, and is left out" in told for told in said)
     assert not [path for path in dated.rglob("*") if path.is_file() and path.stat().st_size]
     assert not (tmp_path / "x.ipynb").exists()
+
+
+def test_a_learner_s_process_cannot_reach_the_teacher_s_terminal(users, tmp_path, monkeypatch):
+    """
+    The process that belongs to the learner has a session of its own, so no terminal, and none of
+    root's groups.
+    """
+    looks = tmp_path / "looks.py"
+    looks.write_text(
+        "import base64, json, os\n"
+        "told = [os.getsid(0) == os.getpid(), os.getuid(), os.getgroups()]\n"
+        "content = base64.b64encode(json.dumps(told).encode()).decode()\n"
+        "print(json.dumps({'name': 'x.ipynb', 'content': content, 'saved_s': 1}))\n"
+    )
+    let_others_pass(tmp_path)
+    monkeypatch.setattr(home_files, "__file__", str(looks))
+    dated = collecting.collect(tmp_path / "in", lambda line: None)
+    for user in users:
+        told = json.loads((dated / user.pw_name / "x.ipynb").read_text())
+        assert told == [True, user.pw_uid, []]
 
 
 def test_feedback_goes_home_and_over_nothing(users, tmp_path):

@@ -12,6 +12,12 @@ HUB_LINE, BOARD_LINE = (
 """
 The lines of a teacher's own file that load the workshop's two files.
 """
+BOARD_SETTINGS = f"""{BOARD_LINE}
+c.JupyterHub.services[-1]["url"] = "http://127.0.0.1:{{more_port}}"
+"""
+"""
+The same line for a HubServer, whose board listens on a free port.
+"""
 
 
 def load_hub_config(folder, *lines):

@@ -11,6 +11,7 @@ import jsonschema
 import nbformat
 import pytest
 import yaml
+from handed_in_exercises import PATHS, RIGHT, hand_in
 from paths import ROOT
 from typer.testing import CliRunner
 from waiting import HANGS_AFTER_S, wait_until
@@ -26,14 +27,10 @@ from ddp_lessons.course.classroom.handed_in import Submission
 from ddp_lessons.course.classroom.submissions import Checked
 from ddp_lessons.course.cli import app
 from ddp_lessons.course.learner import exercises, notebook_runs
-from ddp_lessons.course.learner.exercises import Result, find_exercise
+from ddp_lessons.course.learner.exercises import Result
 from ddp_lessons.course.learner.limited_run import Limits
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.errors import BadInput
-
-PLACE = find_exercise("00", ROOT)
-GAP = 'raise NotImplementedError("Task 00.1 is still blank")'
-RIGHT = "return items[dist.get_rank() :: dist.get_world_size()]"
 
 
 @pytest.fixture(autouse=True)
@@ -43,24 +40,6 @@ def own_settings(tmp_path, monkeypatch):
     """
     monkeypatch.setenv(answers_user.USER_VARIABLE, "root")
     monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path / "state"))
-
-
-def hand_in(folder, answer=None, where="."):
-    """
-    Write an exercise into a folder, as a learner hands it in, and return its path.
-
-    Args:
-        folder: The learner's folder.
-        answer: Source in place of the gap; without it the gap stays.
-        where: The folder below `folder` for the notebook.
-    """
-    path = folder / where / PLACE.blank.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    notebook = nbformat.read(PLACE.blank, as_version=4)
-    for cell in notebook.cells:
-        cell.source = cell.source.replace(GAP, answer or GAP)
-    nbformat.write(notebook, path)
-    return path
 
 
 @pytest.mark.timeout(1200)  # five notebooks, each with a limit of 240 s
@@ -76,7 +55,7 @@ def test_submissions_are_checked_apart_and_told(tmp_path):
     greedy = "keep = bytearray(b'1') * (900 * 2**20); return items"
     before = hand_in(room / "di", greedy).read_bytes()
     (room / "ed").mkdir()
-    (room / "ed" / PLACE.blank.name).write_text('{"check.my_items(": ')
+    (room / "ed" / PATHS.blank.name).write_text('{"check.my_items(": ')
     said = []
     limits = Limits(memory_mib=2000)
     checked = submissions.check_all(handed_in.find(room), limits, said.append)
@@ -92,8 +71,8 @@ def test_submissions_are_checked_apart_and_told(tmp_path):
     assert "2000 MiB at most is expected" in told["di"].told
     assert told["ed"].mistake == "unreadable"
     # The submissions are unchanged, and so is the teacher's own progress.
-    assert (room / "di" / PLACE.blank.name).read_bytes() == before
-    assert [path.name for path in (room / "cy").iterdir()] == [PLACE.blank.name]
+    assert (room / "di" / PATHS.blank.name).read_bytes() == before
+    assert [path.name for path in (room / "cy").iterdir()] == [PATHS.blank.name]
     assert not (tmp_path / "state").exists()
     rows = {row.name: row.state["tasks"]["00.1"] for row in submissions.rows(checked)}
     assert rows["ada"]["is_passed"]
@@ -250,7 +229,7 @@ def made_up(learner="ada", *results):
     """
     Return a Checked with given results, without a run.
     """
-    return Checked(Submission(learner, PLACE, Path("x")), list(results), 2.0, 1_790_000_000.0)
+    return Checked(Submission(learner, PATHS, Path("x")), list(results), 2.0, 1_790_000_000.0)
 
 
 def test_a_report_tells_failures_from_errors():
