@@ -240,6 +240,25 @@ def test_capture_hides_no_error(usable, inner, told):
     run_cell(usable, "assert out.stdout == 'inside\\n'")
 
 
+def test_no_interrupt_hits_the_callbacks_of_an_inner_cell(usable):
+    """
+    IPython catches what its callbacks raise, and prints it: a release that came while they ran once
+    stood in the output that `%%capture` keeps.
+    """
+    run_cell(
+        usable,
+        "import signal\n"
+        "def interrupt(result): signal.raise_signal(signal.SIGRTMIN)\n"
+        "get_ipython().events.register('post_run_cell', interrupt)",
+    )
+    run_cell(usable, "%%capture out\nprint('inside')")
+    run_cell(
+        usable,
+        "get_ipython().events.unregister('post_run_cell', interrupt)\n"
+        "assert out.stdout == 'inside\\n', out.stdout",
+    )
+
+
 def test_an_interrupt_reaches_what_follows_an_inner_error(usable):
     """
     An interrupt reaches code after an inner cell's error: the inner cell has ended, but the outer

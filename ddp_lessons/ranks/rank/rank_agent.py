@@ -101,10 +101,11 @@ class RankAgent:
         """
         # Decide this first: a release that comes from now on did not cause this error.
         self._raised_by_itself = not (self.released and may_come_of_a_release(sys.exc_info()[1]))
-        was_busy, self.busy = self.busy, False  # an interrupt now would hit the rendering
+        # The code of the innermost cell has ended: an interrupt now would hit the rendering, or
+        # IPython's callbacks, which catch it. The shell sets `busy` again if an outer cell goes on.
+        self.busy = False
         with self._kernel.streams.own():
             self._render(showtraceback, args, kwargs)
-        self.busy = was_busy and self.shell.num_cells > 1  # else the learner's code has ended
 
     def _render(self, showtraceback, args, kwargs):
         if self.released and not self._raised_by_itself:  # the kernel shows only its line
@@ -155,9 +156,9 @@ class RankAgent:
         self._cell_file, self._cell_source = file, source
 
     def _after_cell(self, result):
+        self.busy = False
         if self.shell.num_cells > 1:
             return
-        self.busy = False
         if result.success:  # an error that `%%capture` has swallowed counts as the cell's
             result.error_in_exec = self.shell.inner_error
         error = result.error_before_exec or result.error_in_exec

@@ -116,12 +116,16 @@ class RankShell(ZMQInteractiveShell):
 
     @contextlib.contextmanager
     def _counted(self):
-        self.inner_error = self.inner_error if self.num_cells else None
+        is_nested = self.num_cells > 0
+        self.inner_error = self.inner_error if is_nested else None
         self.num_cells += 1
+        was_busy = is_nested and self.agent.busy
         try:
             yield
         finally:
             self.num_cells -= 1
+            if is_nested:  # the outer cell's code goes on, and can be interrupted again
+                self.agent.busy = was_busy
 
     @contextlib.contextmanager
     def _tee(self, channel):
