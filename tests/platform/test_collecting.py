@@ -89,7 +89,7 @@ def test_files_are_copied_and_nothing_else(users, tmp_path):
     write(folder / "06_mine.ipynb", "not readable", ada)
     (folder / "06_mine.ipynb").chmod(0)
     said = []
-    dated = collecting.collect(tmp_path / "in", said.append)
+    dated, _ = collecting.collect(tmp_path / "in", said.append)
     copied = sorted(path.relative_to(dated).as_posix() for path in dated.rglob("*.ipynb"))
     assert copied == [f"{user.pw_name}/00_ranks.ipynb" for user in users]
     copy = dated / ada.pw_name / "00_ranks.ipynb"
@@ -109,17 +109,22 @@ def test_files_are_copied_and_nothing_else(users, tmp_path):
     assert said[1] == f"{bo.pw_name}: 1 files"
 
 
-def test_a_folder_that_is_a_link_gives_what_its_learner_may_read(users, tmp_path):
+def test_a_folder_that_is_a_link_gives_what_its_learner_may_read(users, tmp_path, monkeypatch):
     """
     If the whole folder is a link into another home, it is read with the learner's rights: refused.
+    The command then ends with an error that names the learner.
     """
     ada, bo = users
     write(exercises_of(bo) / "00_ranks.ipynb", "bo's", bo)
     Path(ada.pw_dir, "my-course").symlink_to(Path(bo.pw_dir, "my-course"))
     said = []
-    dated = collecting.collect(tmp_path, said.append)
+    dated, failed = collecting.collect(tmp_path, said.append)
+    assert failed == [ada.pw_name]
     assert not list((dated / ada.pw_name).iterdir())
     assert "Permission denied" in said[0]
+    monkeypatch.setattr(collecting.sys, "argv", ["collect.sh", str(tmp_path)])
+    with pytest.raises(SystemExit, match=f"^collect.sh: not all was copied of {ada.pw_name}[.]"):
+        collecting.main()
 
 
 def test_odd_names_do_not_reach_the_terminal(users, tmp_path):
@@ -131,7 +136,7 @@ def test_odd_names_do_not_reach_the_terminal(users, tmp_path):
     write(folder / "00_ranks.ipynb", "hers", users[0])
     os.symlink("x", os.fsencode(folder) + b"/\xff\x1b[31m.ipynb")
     said = []
-    dated = collecting.collect(tmp_path, said.append)
+    dated, _ = collecting.collect(tmp_path, said.append)
     assert said[0].isascii()
     assert "\x1b" not in said[0]
     assert "a link" in said[0]
@@ -142,8 +147,8 @@ def test_nothing_collected_is_written_over(users, tmp_path):
     """
     Two collections in the same minute are two folders, and a learner without exercises has one.
     """
-    first = collecting.collect(tmp_path, lambda line: None)
-    second = collecting.collect(tmp_path, lambda line: None)
+    first, _ = collecting.collect(tmp_path, lambda line: None)
+    second, _ = collecting.collect(tmp_path, lambda line: None)
     assert first != second
     assert [path.name for path in sorted(second.iterdir())] == [user.pw_name for user in users]
 
@@ -172,7 +177,7 @@ def test_what_a_learner_s_process_says_is_checked(users, tmp_path, monkeypatch, 
     let_others_pass(tmp_path)
     monkeypatch.setattr(home_files, "__file__", str(forged))
     said = []
-    dated = collecting.collect(tmp_path / "in", said.append)
+    dated, _ = collecting.collect(tmp_path / "in", said.append)
     assert all("makes no sense, and is left out" in told for told in said)
     assert not [path for path in dated.rglob("*") if path.is_file() and path.stat().st_size]
     assert not (tmp_path / "x.ipynb").exists()
@@ -192,7 +197,7 @@ def test_a_learner_s_process_cannot_reach_the_teacher_s_terminal(users, tmp_path
     )
     let_others_pass(tmp_path)
     monkeypatch.setattr(home_files, "__file__", str(looks))
-    dated = collecting.collect(tmp_path / "in", lambda line: None)
+    dated, _ = collecting.collect(tmp_path / "in", lambda line: None)
     for user in users:
         told = json.loads((dated / user.pw_name / "x.ipynb").read_text())
         assert told == [True, user.pw_uid, []]
@@ -210,8 +215,8 @@ def test_feedback_goes_home_and_over_nothing(users, tmp_path):
     target = Path(ada.pw_dir, "my-course")
     Path(bo.pw_dir, "my-course").symlink_to(target)
     said = []
-    collecting.hand_back(tmp_path, said.append)
-    collecting.hand_back(tmp_path, said.append)
+    assert collecting.hand_back(tmp_path, said.append) == [bo.pw_name]
+    assert collecting.hand_back(tmp_path, said.append) == [bo.pw_name]
     pages = sorted((target / "feedback").iterdir())
     assert len(pages) == 2
     for page in pages:

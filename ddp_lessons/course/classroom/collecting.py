@@ -64,20 +64,23 @@ def collect(where, say=print):
         say: Function that is called with a line for each learner.
 
     Returns:
-        Path: The dated folder. Each learner has a folder in it, even an empty one.
+        (Path, list[str]): The dated folder, in which each learner has a folder, even an empty one;
+            the logins whose homes could not be read in full.
 
     Raises:
         BadInput: This process is not root's, or there are no learners.
     """
     _refuse_all_but_root()
     everybody = learners()
-    folder = _new_folder(Path(where))
+    folder, failed = _new_folder(Path(where)), []
     for user in everybody:
         own = folder / user.pw_name
         own.mkdir(mode=0o700)
-        say(f"{user.pw_name}: {_collect_one(user, own)}")
+        is_whole, told = _collect_one(user, own)
+        failed += [] if is_whole else [user.pw_name]
+        say(f"{user.pw_name}: {told}")
     _give_to_teacher(folder)
-    return folder
+    return folder, failed
 
 
 def hand_back(folder, say=print):
@@ -87,6 +90,9 @@ def hand_back(folder, say=print):
     Args:
         folder: Path of the folder with the pages, `<learner>.html`.
         say: Function that is called with a line for each learner.
+
+    Returns:
+        list[str]: The logins whose page could not be written.
 
     Raises:
         BadInput: This process is not root's, or the folder has no page of a learner.
@@ -99,11 +105,13 @@ def hand_back(folder, say=print):
             f"No feedback: expected pages such as learner01.html (got none in {folder}). Run "
             "`ddp-lessons check --feedback FOLDER` first."
         )
-    name = time.strftime("%Y-%m-%d-%H%M.html")
+    name, failed = time.strftime("%Y-%m-%d-%H%M.html"), []
     for user, page in pages.items():
         done = _as_learner(user, "write", _FEEDBACK, name, sent=page.read_bytes())
         path = done.stdout.decode(errors="replace").strip()
+        failed += [] if path else [user.pw_name]
         say(f"{user.pw_name}: {shown(path)[:200] or _fault(done)}")
+    return failed
 
 
 def _collect_one(user, folder):
@@ -128,7 +136,7 @@ def _collect_one(user, folder):
         num_files += 1
     if done.returncode:
         left_out.append(_fault(done))
-    return "\n    ".join([f"{num_files} files", *left_out])
+    return done.returncode == 0, "\n    ".join([f"{num_files} files", *left_out])
 
 
 def _as_learner(user, *words, sent=b""):
@@ -186,7 +194,10 @@ def _refuse_all_but_root():
         raise BadInput(f"Only root reads all homes (got user {os.geteuid()}). Run it with sudo.")
 
 
-def _main():
+def main():
+    """
+    Run the command `workshop/collect.sh`.
+    """
     parser = argparse.ArgumentParser(
         prog="workshop/collect.sh",
         description="Copy all learners' exercises into a new folder, or their feedback home.",
@@ -196,14 +207,17 @@ def _main():
     options = parser.parse_args()
     try:
         if options.feedback:
-            hand_back(options.feedback)
+            failed = hand_back(options.feedback)
         else:
-            print(collect(options.folder))
+            folder, failed = collect(options.folder)
+            print(folder)
     except DDPLessonsError as error:
         sys.exit(f"collect.sh: {error}")
     except OSError as error:
         sys.exit(f"collect.sh: cannot write there ({error}). Make room, or name another folder.")
+    if failed:
+        sys.exit(f"collect.sh: not all was copied of {', '.join(failed)}. The lines above say why.")
 
 
 if __name__ == "__main__":
-    _main()
+    main()
