@@ -170,9 +170,11 @@ def _judge_restored(case_result, rank, kept):
         raise case_result.wrong("weights", rank, fact=fact)
     if set(differ) >= {"optimizer", "schedule", "place", "noise"}:
         raise case_result.wrong("weights-only", rank, fact=fact)
-    others = [seen.output["saved"]["noise"] for seen in case_result.seen]
-    if "noise" in differ and rank and equal(restored["noise"], others[0]):
-        raise case_result.wrong("other-rank", rank, fact="This rank got the noise of rank 0.")
+    first = case_result.seen[0].output["saved"]
+    for part in ("noise", "factors"):
+        if part in differ and rank and equal(restored[part], first[part]):
+            fact = f"This rank got the {part} of rank 0."
+            raise case_result.wrong("other-rank", rank, fact=fact)
     if differ:
         raise case_result.wrong(differ[0], rank, fact=fact)
 
@@ -239,7 +241,7 @@ capture = Task(
         "noise": "The noise comes from torch's random number generator, which has a state. Put it "
         "back as it was, and last: what draws afterwards moves it on.",
         "factors": "The model draws its factors from Python's random number generator: "
-        "random.getstate() returns its state, and random.setstate puts it back.",
+        "random.getstate() returns its state, and random.setstate puts it back, last.",
         "other-rank": "The generators of the ranks differ: let each rank capture its own.",
         "step": "run.step counts on from where it was.",
         "new-object": "Keep the run's own objects, and put into them what was captured: an "

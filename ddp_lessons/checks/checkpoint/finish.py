@@ -176,7 +176,7 @@ finish = Task(
         Mistake(
             "steps",
             "Load the latest checkpoint first. Step number run.step + 1 trains on batches"
-            "[run.step]: what is left is batches[run.step:].",
+            "[run.step]: what is left is batches[run.step:]. Each step is made once.",
             shows=in_a_life(makes_other_steps),
         ),
         Mistake(
@@ -227,7 +227,7 @@ finish = Task(
             "cost",
             "Ranks talk once a step, in the last part's backward. DDP decides in the forward: both "
             "forward and backward of the other parts belong inside run.model.no_sync(). A loss "
-            "that is only looked at needs no message.",
+            "that is only looked at needs no message, and a step needs no barrier.",
             shows=in_a_life(talks_too_much),
         ),
         Mistake(

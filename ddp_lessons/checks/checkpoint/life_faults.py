@@ -29,14 +29,16 @@ def _first_fault(view):
     """
     Return the first function of `_OF_A_LIFE` that finds a fault, and its sentence, or (None, "").
 
-    A fault in a later life may be a consequence of this one.
+    A fault in a later life may be a consequence of this one, except that ranks communicate too
+    often: this only costs time, so it is looked for last, in all lives.
     """
     kept = view.output
     if "fault" not in kept:
         facts = (
             (fact_of, f"{when}: {fact}")
+            for functions in (_OF_A_LIFE[:-1], _OF_A_LIFE[-1:])
             for when, *life in _lives(view)
-            for fact_of in _OF_A_LIFE
+            for fact_of in functions
             if (fact := fact_of(view, *life))
         )
         kept["fault"] = next(facts, (None, ""))
@@ -179,7 +181,8 @@ _OF_A_LIFE = (
     talks_too_much,
 )
 """
-The functions that find a fault in a life, in the order in which they are tried.
+The functions that find a fault in a life, in the order in which they are tried. The last one looks
+for what only costs time.
 """
 
 

@@ -194,6 +194,8 @@ class DigitsRun:
         self._largest = max(self._largest, len(arguments[0]))
 
     def _on_step(self, *_):
+        # An answer may have set the gradients to None, or never have called backward.
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._list]
         if not self._samples:
             return  # DCP makes a step with zero gradients, to create the optimizer's state
         self.steps.append(
@@ -201,7 +203,7 @@ class DigitsRun:
                 "number": self.run.step + 1,
                 "at_ns": time.monotonic_ns(),
                 **self.state(),
-                "gradient": torch.cat([p.grad.flatten().cpu() for p in self._list]),
+                "gradient": torch.cat([one.flatten().cpu() for one in gradients]),
                 "samples": self._samples,
                 "largest": self._largest,
             }

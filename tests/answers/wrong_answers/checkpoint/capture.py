@@ -43,6 +43,18 @@ def restore(run, state):
     ),
     capture("forgets the noise", "noise", ('    torch.set_rng_state(state["rng"])\n', "")),
     capture(
+        "rank 0's Python random numbers for all",
+        "other-rank",
+        ("import torch\n", "import torch, torch.distributed as dist\n"),
+        (
+            "    return {",
+            "    states = [random.getstate()]\n"
+            "    dist.broadcast_object_list(states, src=0)\n"
+            "    return {",
+        ),
+        ("random.getstate(),", "states[0],"),
+    ),
+    capture(
         "rank 0's random numbers for all",
         "other-rank",
         ("import torch\n", "import torch, torch.distributed as dist\n"),

@@ -12,6 +12,12 @@ SHARD = "        if run.step % every == 0:\n            saves.save_sharded(run)\
 
 ANSWERS = [
     finish("begins from the start", "steps", ("    saves.load(run, exact=False)\n", "")),
+    finish(
+        "counts batches instead of samples, and syncs each micro-batch",
+        "steps",
+        ("batches[run.step :]", "batches[run.step * world_size :]"),
+        ("contextlib.nullcontext() if last else run.model.no_sync()", "contextlib.nullcontext()"),
+    ),
     finish("wants as many ranks as before", "raised", ("run, exact=False", "run")),
     finish(
         "syncs each micro-batch",
@@ -20,6 +26,11 @@ ANSWERS = [
     ),
     finish("does not divide", "undivided", ("(loss / len(parts)).backward()", "loss.backward()")),
     finish("keeps old gradients", "gradient", ("        run.optimizer.zero_grad()\n", "")),
+    finish(
+        "empties the gradient before the step",
+        "gradient",
+        (OPTIMIZE, "        run.optimizer.zero_grad()\n        run.optimizer.step()\n"),
+    ),
     finish("every rank takes the whole batch", "share", ("batch[rank::world_size]", "batch")),
     finish("one large forward", "memory", (".split(micro_batch)", ".split(len(batch))")),
     finish("rank 0 writes all alone", "whole-file", ("save_sharded", "save")),
