@@ -187,8 +187,7 @@ reshard = Task(
         ),
         Mistake(
             "missing-rows",
-            "Go through all pieces, and take all rows of each that are this rank's. They may lie in "
-            "several, of any length.",
+            "Go through all pieces, of any length, and take all rows that are this rank's.",
             "own lacks some of its rows. These are the numbers of the rows in it, -1 for none.",
             shows=lambda view: view.is_off and bool((view.got < 0).any()),
         ),
