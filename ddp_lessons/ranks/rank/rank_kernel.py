@@ -116,15 +116,14 @@ class RankShell(ZMQInteractiveShell):
 
     @contextlib.contextmanager
     def _counted(self):
-        is_nested = self.num_cells > 0
-        self.inner_error = self.inner_error if is_nested else None
+        was_busy = self.num_cells > 0 and self.agent.busy
+        self.inner_error = self.inner_error if self.num_cells else None
         self.num_cells += 1
-        was_busy = is_nested and self.agent.busy
         try:
             yield
         finally:
             self.num_cells -= 1
-            if is_nested:  # the outer cell's code goes on, and can be interrupted again
+            if self.num_cells:  # the outer cell's code goes on, and can be interrupted again
                 self.agent.busy = was_busy
 
     @contextlib.contextmanager
