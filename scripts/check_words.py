@@ -24,17 +24,16 @@ NOT_YET_REWRITTEN = (
     *(
         f"ddp_lessons/{subject}/"
         for subject in (
-            "accumulation", "asynchronous", "beyond_ddp", "checkpoint", "collectives", "costs",
-            "ddp", "frameworks", "hangs", "jobs", "launch", "many_machines", "metrics", "pictures",
-            "process_group", "replicas", "ring", "samplers", "sharded_optimizer", "speed", "trace",
-            "workloads",
+            "asynchronous", "beyond_ddp", "frameworks", "hangs", "jobs", "launch", "many_machines",
+            "metrics", "sharded_optimizer", "speed", "trace",
         )
     ),
-    "notebooks/",
-    "exercises/",
+    "notebooks/py/09", "notebooks/py/1",
+    "exercises/py/09", "exercises/py/1",
 )  # fmt: skip
 """
-The textbook, the lessons and the exercises. A folder leaves this list when it is rewritten.
+Lessons and exercises from 09 on, and the packages of the textbook that they are about. A path leaves
+this list when its lesson is rewritten.
 """
 
 FIRST_WORDS = {
@@ -81,7 +80,7 @@ Uses that stay: the file and the word as it stands there, and why.
 _BARE_REFERENCE = re.compile(r"(?:As|See) `[^`]+`\.")
 _TOOLS = re.compile(r"#\s*(?:noqa|fmt:|type:|pragma|isort|ruff|!|\||%%|solution|end of solution)")
 _ARGUMENT = re.compile(r"(?:[\w*, ()\[\].|]+|`[^`]+`): +(?=[A-Z`])")
-_SENTENCE_END = re.compile(r"(?<=[.?!:])\s+(?=[A-Z`\"(])")
+_SENTENCE_END = re.compile(r"(?<=[.?!])\s+(?=[A-Z`\"(])|(?<=:)\s+(?=[A-Z`\"])")
 
 
 @dataclass(frozen=True)

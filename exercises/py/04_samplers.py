@@ -117,9 +117,9 @@ check.exact_accuracy.picture()
 # After `load_state_dict` it makes no difference whether the loop calls `set_epoch` with the same
 # epoch or not. If it calls `set_epoch` with another epoch, that epoch starts at its beginning.
 #
-# Without a restart, the loop calls `set_epoch` before every pass. What a second pass without
-# `set_epoch` yields is up to you, and not checked: torch's sampler repeats the epoch, and a sampler that
-# counts up to the end yields nothing.
+# Without a restart, the loop calls `set_epoch` before every pass. A second pass without
+# `set_epoch` may yield anything, and is not checked: torch's sampler repeats the epoch, and a sampler
+# that counts up to the end yields nothing.
 #
 # The picture shows one epoch in three runs: the first was killed after step 0, the second after
 # step 1.

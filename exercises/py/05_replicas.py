@@ -22,7 +22,7 @@ ranks = start_ranks(4)
 #
 # Every rank has made the same kind of model, with its own numbers. Make all models equal to that of
 # rank 0, to the last bit: every parameter and every buffer, also buffers that the state dict leaves
-# out. Write into the tensors of the model, in the memory that they have. What is frozen stays frozen.
+# out. Write into the tensors of the model, in the memory that they have. Frozen parameters stay frozen.
 #
 # Parameters and buffers may have gaps between their numbers, like every second column of a matrix.
 # Gloo's `broadcast` then sends the numbers in the gaps, leaves the last ones out, and raises nothing.
@@ -52,8 +52,8 @@ def start_equal(model):
 check.start_equal()
 
 # %% [markdown] tags=["task"]
-# What your ranks held, before and after: the first number of each parameter, then of the buffers
-# `mean`, `count` and `mask`.
+# The picture shows what your ranks held, before and after: the first number of each parameter, then of
+# the buffers `mean`, `count` and `mask`.
 
 # %% tags=["picture"]
 check.start_equal.picture()

@@ -235,7 +235,7 @@ print(f"{num_kept} of 4 ranks still have the trained model")
 # All 4 ranks still have it, rank 2 included. The message says which rank failed, at which line (line 1
 # is the line below `%%px`), and which ranks were released where.
 #
-# What is lost is the group. Its connections were closed to release the ranks, and the ranks have joined
+# Only the group is lost. Its connections were closed to release the ranks, and the ranks have joined
 # a new group at once. But the DDP wrapper still uses the old one, as the message says. The message
 # suggests to run the cell that made `model` again, but that cell also makes new random weights. To
 # keep the trained ones, take the plain model out of the wrapper, and wrap it again.

@@ -297,8 +297,8 @@ if rank in (0, 3):
     print(f"the sum of the pair is {add_up(pair)}")
 
 # %% [markdown] tags=["explain"]
-# No error, and the sum 1001 is right. Now all four ranks create one more group, `everyone`. What happens
-# then follows from two rules. torch cannot recognise a group by the name of your variable. It goes by a
+# No error, and the sum 1001 is right. Now all four ranks create one more group, `everyone`. Two rules
+# decide what happens then. torch cannot recognise a group by the name of your variable. It goes by a
 # number, and by places:
 #
 # - **Each rank counts its own calls of `new_group`**, and the count is the number of the group.

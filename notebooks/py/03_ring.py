@@ -141,9 +141,9 @@ predict("steps_of_a_ring", ...)
 # first waited for the end of its `send`, all ranks would block ([lesson 02](02_collectives.ipynb)).
 #
 # `ring_reduce_scatter` is the loop that adds. In the first step rank r sends chunk r - 1, and in each
-# later step it sends the chunk to which it has just added. What arrives is what the left neighbour
-# sends: put r - 1 in place of r, and `rank - 1 - step` becomes `rank - 2 - step`. (`%` keeps the
-# number of a chunk between 0 and n - 1: `-1 % 4` is 3.)
+# later step it sends the chunk to which it has just added. The chunk that arrives is the one that
+# the left neighbour sends: put r - 1 in place of r, and `rank - 1 - step` becomes `rank - 2 - step`.
+# (`%` keeps the number of a chunk between 0 and n - 1: `-1 % 4` is 3.)
 
 
 # %% tags=["run"]
@@ -656,7 +656,8 @@ ok("with one rank for each chunk there is one sum", different_sums=num_different
 #
 # If two machines give far fewer GB/s than one, the network is the slowest link of the ring. [Lesson
 # 17](17_many_machines.ipynb) says what helps. (The Python file was run here with Gloo, without its
-# lines for GPUs. What needs GPUs, NCCL or Slurm was not run: it follows their documentation.)
+# lines for GPUs. The parts for GPUs, NCCL and Slurm were not run: they
+# follow their documentation.)
 
 # %% [markdown] tags=["recap"]
 # You have counted what each rank sends through a hub and around a ring, written a ring whose ranks all

@@ -113,7 +113,8 @@ def test_package_imports_point_one_way():
     """
     modules = list(package_modules())
     assert modules
-    assert [fault for module, source in modules for fault in faults(source, module)] == []
+    found = [fault for module, source in modules for fault in faults(source, module)]
+    assert not found, "\n".join(found)
 
 
 def test_package_has_no_circles():
@@ -145,7 +146,8 @@ def test_package_has_no_endless_module():
     No module has more than MOST_LINES lines, so that a reader keeps its subject in mind.
     """
     lengths = {name: len(source.splitlines()) for name, source in package_modules()}
-    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
+    long = [f"{name}: {length} lines" for name, length in lengths.items() if length > MOST_LINES]
+    assert not long, f"split, {MOST_LINES} lines are the most: {', '.join(long)}"
 
 
 def test_picture_of_the_house_is_as_the_imports_are():
@@ -166,7 +168,9 @@ def test_picture_of_the_house_has_the_layers_in_their_order():
     others is left out.
     """
     names = [line.split("/")[0] for line in import_map.picture().splitlines() if line[0] != " "]
-    assert sorted(names) == sorted(set(LAYERS) - {"errors", "files", "whole"})
+    assert sorted(names) == sorted(set(LAYERS) - {"errors", "files", "whole"}), (
+        "run: python tests/support/import_map.py --write"
+    )
     assert names[0] == "course"
     assert names.index("ring") < names.index("collectives")
     assert names.index("trace") < names.index("private")

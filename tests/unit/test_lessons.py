@@ -158,6 +158,17 @@ def test_lesson_names_sources_by_https(stem):
     assert all(link.startswith("https://") for link in links)
 
 
+@pytest.mark.parametrize(("before", "stem"), [*pairwise(STEMS)])
+def test_lesson_before_leads_to_a_lesson_of_the_new_template(before, stem):
+    """
+    The lesson before one of the new template, which has a `why`, links to it.
+    """
+    if sources(stem, "why"):
+        assert f"({stem}.ipynb)" in "\n".join(sources(before, "next")), (
+            f"link {stem}.ipynb in the cell `next` of {before}"
+        )
+
+
 def glossary():
     """
     Return the rows of the glossary: (term, meaning, lesson id).
@@ -203,7 +214,10 @@ def test_readme_lists_every_lesson_as_its_title_says_it():
     """
     said = [(stem, question, int(minutes)) for stem, question, minutes, _, _ in readme_rows()]
     titles = [(stem, title_of(stem)["question"], int(title_of(stem)["minutes"])) for stem in STEMS]
-    assert said == titles
+    differ = sorted(set(said) ^ set(titles))
+    assert said == titles, (
+        f"edit the table of lessons in README.md, in the form of its other rows: {differ}"
+    )
 
 
 def test_readme_says_what_a_lesson_builds_on_and_that_no_lesson_takes_a_minute():
@@ -235,7 +249,10 @@ def test_table_of_exercises_says_what_their_titles_say():
     said = {
         stem: re.search(r"^(\d+) minutes", title, re.M)[1] for stem, title in exercises().items()
     }
-    assert dict(rows) == said
+    differ = sorted(set(rows) ^ set(said.items()))
+    assert dict(rows) == said, (
+        f"edit the table in exercises/README.md, in the form of its other rows: {differ}"
+    )
     assert list(said) == STEMS
 
 
