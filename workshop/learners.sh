@@ -61,13 +61,16 @@ add() { # add NUMBER NAME
 }
 
 remove() { # remove NUMBER NAME
-    local group id members number user
+    local group id members number user users=()
     for ((number = 1; number <= $1; number++)); do
         user=$2$(printf %02d "$number")
         is_there "$user" || continue
         if pgrep --runstates D,R,S,T --uid "$user" >/dev/null; then
-            stop 1 "Not removed: $user must run nothing. Stop their server, or: pkill -KILL --uid $user"
+            stop 1 "Nobody was removed: $user must run nothing. Stop their server, or: pkill -KILL --uid $user"
         fi
+        users+=("$user")
+    done
+    for user in "${users[@]}"; do
         userdel --remove "$user" 2> >(grep --invert-match 'mail spool' >&2) # which nobody has
     done
     for group in learners teachers; do
@@ -116,6 +119,10 @@ sheet() { # sheet ADDRESS
     printf %s "$slips"
 }
 
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+    sed --quiet '2,/^set/s/^# \?//p' "$0"
+    exit
+fi
 command=${1:-} most=2 name=${2:-}
 case $command in
 add | remove)
@@ -125,11 +132,11 @@ add | remove)
     ;;
 teacher | password) ;;
 sheet) name=none ;;
-*) stop 2 "Wrong command: add, remove, teacher, password or sheet expected (got ${1:-none}). Its first lines explain $0." ;;
+*) stop 2 "Wrong command: add, remove, teacher, password or sheet expected (got ${1:-none}). See: $0 --help" ;;
 esac
-(($# >= 2 && $# <= most)) || stop 2 "Wrong command line: 2 words, or 3 to add and remove, expected (got $#: $*). Its first lines explain $0."
+(($# >= 2 && $# <= most)) || stop 2 "Wrong command line: 2 words, or 3 to add and remove, expected (got $#: $*). See: $0 --help"
 [[ $name =~ ^[A-Za-z_][A-Za-z0-9_.-]*$ ]] ||
-    stop 2 "Wrong name: a letter, then letters, digits, _, - or . expected (got ${name:-none}). Its first lines explain $0."
+    stop 2 "Wrong name: a letter, then letters, digits, _, - or . expected (got ${name:-none}). See: $0 --help"
 if [[ $command == sheet ]]; then
     sheet "$2"
     exit

@@ -115,10 +115,18 @@ def grade(folder, stem=None, *, junit=None, points=None, feedback=None, roster=N
     from ddp_lessons.course.classroom import feedback as pages
     from ddp_lessons.course.classroom import grade_reports
 
+    reports = [path for path in (junit, points) if path is not None]
+    new = [path for path in reports if not path.exists()]
     with _private_files():
-        for path in filter(None, (junit, points)):  # fails before, not after, an hour of checks
+        for path in reports:  # fails before, not after, an hour of checks
             write(path, "", mode="a")
-    checked = _check_all(folder, stem, roster)
+    try:
+        checked = _check_all(folder, stem, roster)
+    except KeyboardInterrupt:
+        for path in new:
+            path.unlink()
+        typer.echo("Interrupted: nothing is written. Run it again, or check one exercise.", err=True)
+        raise typer.Exit(130) from None
     with _private_files():
         if junit is not None:
             write(junit, grade_reports.junit_text(checked))
@@ -231,6 +239,8 @@ def _check_all(folder, stem=None, roster=None):
         num_solved = sum(result.is_solved for result in checked.results)
         one = checked.submission
         count = f"{num_solved} of {len(checked.results)} tasks solved"
+        if checked.results[0].told == submissions.NOT_BEGUN:
+            count = "not begun"
         lines = [f"{one.learner}, {one.paths.stem}: {count} ({checked.seconds:.0f} s)", one.note]
         if not checked.answers:
             lines.append(checked.results[0].told)

@@ -127,6 +127,16 @@ def test_a_folder_that_is_a_link_gives_what_its_learner_may_read(users, tmp_path
         collecting.main()
 
 
+def test_a_learner_who_never_logged_in_has_no_files(users, tmp_path):
+    """
+    A home without exercises is read in full: somebody who did not come is no fault of the copy.
+    """
+    said = []
+    _, failed = collecting.collect(tmp_path, said.append)
+    assert failed == []
+    assert said == [f"{user.pw_name}: 0 files" for user in users]
+
+
 def test_odd_names_do_not_reach_the_terminal(users, tmp_path):
     """
     A name with control characters or bytes that are no text is told with escapes; a file of such a

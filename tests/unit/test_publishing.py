@@ -240,10 +240,22 @@ def test_the_same_edit_of_both_files_is_one(course):
     assert git(course, "status", "--porcelain") == ""
 
 
+def test_a_second_edit_of_a_line_keeps_the_first(course, published):
+    """
+    A teacher who corrects one word, and later another one of the same line, keeps both corrections.
+    """
+    edit_notebook(course / LESSON, "A sum that is wrong", "A total that is wrong")
+    say_of(course)
+    edit_notebook(course / LESSON, "A sum that is wrong", "A sum that is false")
+    _, (line,) = say_of(course)
+    assert "replaces" not in line
+    assert "A total that is false" in sources(published / LESSON)
+
+
 def test_a_second_edit_is_added_to_the_first(course, published):
     """
     A second edit is added to the first, which the clone does not show any more. If both change a
-    line, the later one wins, and the earlier one is kept.
+    word, the later one wins, and the earlier one is kept.
     """
     edit_text(course / TWIN, "A sum that is wrong", "A wrong sum")
     say_of(course)

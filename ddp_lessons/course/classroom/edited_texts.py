@@ -20,6 +20,7 @@ from ddp_lessons.errors import NotebookRefused
 from ddp_lessons.ranks.system.renewal import predicted, predictions
 
 _GAP = re.compile(r"Task \d\d\.\d is still blank")
+_WORDS = re.compile(r"\n|[^\S\n]+|\S+")
 _CONFLICT = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
 
 
@@ -32,8 +33,8 @@ class Merged:
         text: The text twin, in the form of `twin_text`.
         before: The text twin that was published before, in that form, or None.
         is_as_committed: Whether `text` has the cells of the committed text twin.
-        has_clash: Whether two of the three have changed the same lines in different ways. Lines
-            that were edited since then win over those that were published before.
+        has_clash: Whether two of the three have changed the same lines in different ways; of two
+            edits, the same words. The lines of the later edit win then.
         is_settled: Whether `text` has the changes of all three; else it is `before`.
     """
 
@@ -70,6 +71,9 @@ def merge_edits(paths, edited, head, before=None, base=None):
     merged, has_clash = _merge(before, base, text or committed)
     if has_clash and text is None:
         return Merged(before, before, has_clash=True, is_settled=False)
+    if has_clash:  # a teacher corrects a word, and later another one beside it
+        words, has_clash = _merge(*map(_one_word_a_line, (before, base, text)))
+        merged = _joined(words)
     if has_clash:
         merged, _ = _merge(before, base, text, "--theirs")
     return Merged(merged, before, merged == committed, has_clash)
@@ -158,6 +162,14 @@ def _merge(mine, base, theirs, *options):
     if not 0 <= done.returncode < 128:
         raise NotebookRefused(f"git merge-file failed (got {done.stderr.strip()}).")
     return done.stdout, done.returncode > 0
+
+
+def _one_word_a_line(text):
+    return "".join(f"={word}".rstrip("\n") + "\n" for word in _WORDS.findall(text))
+
+
+def _joined(words):
+    return "".join(line[1:] or "\n" for line in words.split("\n")[:-1])
 
 
 def refuse_unless_starter(paths, text, head):

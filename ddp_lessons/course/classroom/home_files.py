@@ -21,8 +21,13 @@ ENDINGS = (".ipynb", ".zip")
 def read(folder):
     """
     Print a line of JSON for each file of a folder: its name and its content, or why it is left out.
+
+    A folder that does not exist has no files: its learner has never logged in.
     """
-    names = sorted(name for name in os.listdir(folder) if name.endswith(ENDINGS))
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(ENDINGS))
+    except FileNotFoundError:
+        return
     for name in names[:MOST_FILES]:
         print(json.dumps({"name": name, **_content(os.path.join(folder, name))}))
     for name in names[MOST_FILES:]:

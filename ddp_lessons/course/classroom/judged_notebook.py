@@ -30,11 +30,13 @@ class Judged:
         checks: Dict from a task's number to the number of its check, counted from 0 among the
             notebook's code cells.
         answers: Dict from a task's number to the learner's cells that stand below its heading.
+        is_begun: Whether these cells differ from those of the course's starter.
     """
 
     notebook: object
     checks: dict
     answers: dict
+    is_begun: bool
 
 
 def make(path, paths):
@@ -54,7 +56,8 @@ def make(path, paths):
         raise BadInput(f"Not a notebook: {error} Ask for it again, saved in JupyterLab.") from error
     tasks = tasks_of_stem(paths.stem)
     _refuse_something_else(cells, paths, tasks)
-    ours = [cell for _, cell in numbered(read_blank(paths), "code")]
+    starter = read_blank(paths)
+    ours = [cell for _, cell in numbered(starter, "code")]
     setup = [cell for cell in ours if "setup" in tags_of(cell)]
     rest = [cell for cell in ours if "teardown" in tags_of(cell)]
     names = {task.number: task.name for task in tasks}
@@ -66,7 +69,8 @@ def make(path, paths):
             checks[number] = len(judged)
             judged.append(nbformat.v4.new_code_cell(f"check.{names[number]}()"))
     notebook = nbformat.v4.new_notebook(cells=judged + rest)
-    return Judged(canonical(notebook, paths.stem), checks, answers)
+    is_begun = answers != _answers(starter["cells"], names)
+    return Judged(canonical(notebook, paths.stem), checks, answers, is_begun)
 
 
 def _answers(cells, numbers):

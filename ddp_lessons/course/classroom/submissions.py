@@ -24,6 +24,7 @@ from ddp_lessons.files import replace_text
 from ddp_lessons.progress import state
 
 NUM_AT_ONCE = 2
+NOT_BEGUN = "Nothing was written into it: its answers are the gaps that the course has left."
 _HOMES = ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
 
 
@@ -72,7 +73,8 @@ def check_all(submissions, limits=None, say=lambda checked: None, hidden=()):
 
     def check(submission):
         checked = _check(submission, room)
-        say(checked)
+        if not is_over.is_set():  # else it was ended early, and judges nothing
+            say(checked)
         return checked
 
     with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
@@ -139,6 +141,8 @@ def _judge(submission, room):
     if submission.path is None:
         return _all_open(submission, submission.fault, submission.mistake), {}
     judged = judged_notebook.make(submission.path, submission.paths)
+    if not judged.is_begun:  # a learner of a hub has all exercises, and has opened few of them
+        return _all_open(submission, NOT_BEGUN, "blank"), judged.answers
     with tempfile.TemporaryDirectory(prefix="ddp-lessons-", ignore_cleanup_errors=True) as name:
         # Two places: the notebook's own, and one that no code of the notebook can write to.
         own, output = Path(os.path.realpath(name)) / "own", Path(name) / "output"

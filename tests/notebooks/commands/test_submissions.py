@@ -80,6 +80,41 @@ def test_submissions_are_checked_apart_and_told(tmp_path):
     assert rows["cy"]["tries"][0]["mistake"] == told["cy"].mistake
 
 
+def test_what_nobody_has_begun_is_not_run(tmp_path, monkeypatch):
+    """
+    An exercise whose gaps are as the course has left them is not run: a learner of a hub has all
+    exercises, and a day is enough for three.
+    """
+    monkeypatch.setattr(notebook_runs, "run_notebook", None)  # any call would raise TypeError
+    hand_in(tmp_path / "room" / "bo")
+    arguments = ["check", tmp_path / "room", "--points", tmp_path / "points.csv"]
+    shown = CliRunner().invoke(app, list(map(str, arguments)))
+    assert shown.exit_code == 1
+    assert "bo, 00_ranks: not begun (0 s)" in shown.output
+    (line,) = csv.DictReader((tmp_path / "points.csv").read_text().splitlines())
+    assert (line["student_id"], line["score"]) == ("bo", "0")
+
+
+def test_an_interrupted_check_writes_nothing(tmp_path, monkeypatch):
+    """
+    Ctrl-C leaves yesterday's report as it was, and no empty one, and says so.
+    """
+    hand_in(tmp_path / "room" / "ada", RIGHT)
+    (tmp_path / "points.csv").write_text("yesterday's")
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(submissions, "check_all", interrupt)
+    arguments = ["check", tmp_path / "room", "--points", tmp_path / "points.csv"]
+    arguments += ["--junit", tmp_path / "results.xml"]
+    shown = CliRunner().invoke(app, list(map(str, arguments)))
+    assert shown.exit_code == 130
+    assert "Interrupted: nothing is written" in shown.output
+    assert (tmp_path / "points.csv").read_text() == "yesterday's"
+    assert not (tmp_path / "results.xml").exists()
+
+
 def test_a_submission_cannot_forge_what_is_noted(tmp_path):
     """
     A submission that writes a progress file does not count as solved: only the result of its check
@@ -173,7 +208,7 @@ def test_ctrl_c_ends_those_that_run_and_begins_no_others(tmp_path, monkeypatch):
     Ctrl-C ends the running checks and starts no others, so that a teacher who named the wrong
     folder need not wait for thirty notebooks.
     """
-    begun = []
+    begun, said = [], []
 
     def run_notebook(path, apart):
         begun.append(path)
@@ -182,6 +217,7 @@ def test_ctrl_c_ends_those_that_run_and_begins_no_others(tmp_path, monkeypatch):
         return {}, ""
 
     def say(checked):
+        said.append(checked.submission.learner)
         if checked.submission.learner == "learner-0":
             raise KeyboardInterrupt
 
@@ -191,6 +227,7 @@ def test_ctrl_c_ends_those_that_run_and_begins_no_others(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         submissions.check_all(handed_in.find(tmp_path), say=say)
     assert len(begun) <= 3
+    assert said == ["learner-0"]  # the others were ended early, and have no verdict
 
 
 @pytest.mark.parametrize("fails", [1, 9])
