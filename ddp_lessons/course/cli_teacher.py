@@ -125,7 +125,9 @@ def grade(folder, stem=None, *, junit=None, points=None, feedback=None, roster=N
     except KeyboardInterrupt:
         for path in new:
             path.unlink()
-        typer.echo("Interrupted: nothing is written. Run it again, or check one exercise.", err=True)
+        typer.echo(
+            "Interrupted: nothing is written. Run it again, or check one exercise.", err=True
+        )
         raise typer.Exit(130) from None
     with _private_files():
         if junit is not None:

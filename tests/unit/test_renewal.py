@@ -150,6 +150,22 @@ def test_an_open_notebook_gets_its_new_version_beside_it_until_the_next_start(co
     assert not beside.exists()
 
 
+def test_two_versions_beside_an_open_notebook_are_one_copy(course, mine):
+    """
+    A second version takes the place of the first one beside an open notebook, and goes with it.
+    """
+    change(course)
+    update(course.with_name("other"), course)
+    text = (course.with_name("other") / LESSON).read_text()
+    for version in (text, text.replace("A wrong sum", "An untrue sum")):
+        renewal.renew(mine, {LESSON: version}, is_open=lambda path: path == mine / LESSON)
+    (beside,) = (mine / "notebooks").glob("*.new*")
+    assert "An untrue sum" in sources(beside)
+    renewal.renew(mine, {LESSON: text.replace("A wrong sum", "A false sum")})
+    assert "A false sum" in sources(mine / LESSON)
+    assert not beside.exists()
+
+
 def test_a_copy_in_which_somebody_has_worked_stays(course, mine):
     """
     A copy beside an open notebook in which a learner has run cells stays after the next start.

@@ -89,15 +89,20 @@ def _renew_file(folder, name, text, notes, done, is_open):
         replace_text(path, text)
         done.new.append(name)
     elif digest(name, mine) != new:
+
+        def is_unused(beside):
+            return not is_open(beside) and _is_as_offered(name, _text_in(beside), mine, offered)
+
         if is_open(path) or not _is_as_given(name, mine, given):
             if new not in (given, offered):
-                beside = _put_beside(path, with_predictions(text, mine), new)
+                beside = _put_beside(path, with_predictions(text, mine), new, is_unused)
                 notes["offered"][name] = new
                 done.beside[name] = beside.relative_to(folder).as_posix()
             return
         replace_text(path, with_predictions(text, mine))
         notes["offered"].pop(name, None)
-        _remove_unused_copies(path, mine)
+        for beside in filter(is_unused, path.parent.glob(f"{path.stem}.new*{path.suffix}")):
+            beside.unlink()
         done.renewed.append(name)
     notes["given"][name] = new
 
@@ -212,21 +217,20 @@ def _text_in(path):
         return None
 
 
-def _put_beside(path, text, new):
+def _is_as_offered(name, text, mine, offered):
+    # A copy that was put beside a file, and in which nobody has worked since.
+    cells = _cells_in(text) or ()
+    has_run = any(cell.get("outputs") for cell in cells)
+    said, own = predictions(cells), predictions(_cells_in(mine) or ())
+    return digest(name, text) == offered and not has_run and said.items() <= own.items()
+
+
+def _put_beside(path, text, new, is_unused):
     for number in itertools.count(1):
         ending = ".new" if number == 1 else f".new-{number}"
         beside = path.with_name(f"{path.stem}{ending}{path.suffix}")
-        there = _text_in(beside)
-        if there is None:
+        if not beside.exists() or is_unused(beside):
             replace_text(beside, text)
-        if there is None or digest(path.name, there) == new:
-            break
-    return beside
-
-
-def _remove_unused_copies(path, mine):
-    # A new version was put beside a file while that was open. Now the file is replaced. A copy in
-    # which somebody has worked differs from it, and stays.
-    for beside in path.parent.glob(f"{path.stem}.new*{path.suffix}"):
-        if with_predictions(_text_in(beside), mine) == _text_in(path):
-            beside.unlink()
+            return beside
+        if digest(path.name, _text_in(beside)) == new:
+            return beside
