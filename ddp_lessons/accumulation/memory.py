@@ -122,7 +122,7 @@ class SavedBytes:
 
 class _Saved:
     """
-    What autograd keeps in place of a tensor: it lives exactly as long as the graph needs it.
+    The stand-in that autograd keeps for a tensor: it lives exactly as long as the graph needs it.
     """
 
     def __init__(self, tensor, counter):

@@ -82,8 +82,8 @@ class Window(Generic[_Batch]):
     Collective: with `across_ranks` every rank must make it; every rank must loop to the end.
 
     Args:
-        model: What syncs: a DDP model, a replica, or a bare module.
-        micro_batches: What to loop over; this rank's micro-batches of one step.
+        model: The model that syncs: a DDP model, a replica, or a bare module.
+        micro_batches: The batches to loop over: this rank's micro-batches of one step.
         sizes: Samples in each, n_rj; None if they are equal.
         across_ranks: Weigh by the samples of all ranks.
         group: The process group whose ranks the model averages over; None for the model's own, or

@@ -80,7 +80,7 @@ def flip_bit(path: Path, tensor: torch.Tensor) -> None:
 
     Args:
         path: The file.
-        tensor: What it holds; float32, so that a 1.0 becomes infinite.
+        tensor: A tensor that the file holds; float32, so that a 1.0 becomes infinite.
 
     Lesson: 08_checkpoint.
     """
@@ -137,8 +137,8 @@ def forget(state: Mapping[str, Any], fresh: Mapping[str, Any], part: str) -> dic
     Return a captured state in which one part is that of a fresh run, as if it had not been saved.
 
     Args:
-        state: What `capture` returned.
-        fresh: What it returned of a run at step 0.
+        state: The state that `capture` returned.
+        fresh: The state that `capture` returned for a run at step 0.
         part: "optimizer", "scheduler", or of every rank "rng" or "sampler". Any other is no part:
             nothing is forgotten.
 

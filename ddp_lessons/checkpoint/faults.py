@@ -1,5 +1,5 @@
 """
-What can go wrong with a checkpoint, and how every rank learns of it.
+Errors in saving or loading a checkpoint, and how every rank learns of them.
 
 Legend: rank r of w, where w is the size of the group.
 """
@@ -49,7 +49,7 @@ def from_all(thing: _Thing, group: dist.ProcessGroup | None = None) -> list[_Thi
     Collective: every rank must call it.
 
     Args:
-        thing: What pickle can write.
+        thing: An object that pickle can write.
         group: The process group; None is the default group, or no group at all.
     """
     things = [thing] * place(group)[1]

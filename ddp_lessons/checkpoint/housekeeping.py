@@ -94,7 +94,7 @@ def complete(root: Path | str, folder: Path | str, manifest: Manifest) -> str:
 
     Args:
         root: The folder of all checkpoints.
-        folder: What `begin` returned, with every file written and synced.
+        folder: The folder that `begin` returned, with every file written and synced.
         manifest: The Manifest.
 
     Returns:
@@ -123,7 +123,7 @@ def sweep(root: Path | str) -> None:
 
 def keep_only(root: Path | str, newest: str, keep_last: int, keep_every: int | None = None) -> None:
     """
-    Remove old checkpoints. What is unfinished or cut short stays, and does not count.
+    Remove old checkpoints. A checkpoint that is unfinished or cut short stays, and does not count.
 
     Args:
         root: The folder of all checkpoints.
@@ -150,8 +150,8 @@ def choose(
     """
     Return the latest good checkpoint as a Choice, and why each later one is none.
 
-    Every rank compares the checksums of its share. What is no tensor is read too, so that code in a
-    file with the right checksum is found: by rank 0, or by every rank that reads the state anyway.
+    Every rank compares the checksums of its share. Rank 0, or every rank that reads the state
+    anyway, also reads all that is no tensor, to find code in a file with the right checksum.
 
     Collective: every rank must call it.
 

@@ -42,7 +42,7 @@ WHOLE, SHARDED = "whole", "sharded"
 @dataclass(frozen=True)
 class Manifest:
     """
-    What a checkpoint's folder holds.
+    The contents of a checkpoint's folder.
 
     Args:
         step: Number of optimizer steps that were done.

@@ -48,7 +48,7 @@ _SAFE_CLASSES = {
     "torch": {"Size"},
 }  # fmt: skip
 """
-What DCP's metadata is made of: plain records, sizes and paths. None of them acts when it is built.
+The parts of DCP's metadata, by module: plain records, sizes and paths. None acts when it is built.
 """
 
 
@@ -75,8 +75,8 @@ def check_plain(path: Path | str | IO[bytes], state: object, name: str = "state"
 
     Args:
         path: The file, or an open one.
-        state: What was written into it, to name the entry that is at fault.
-        name: What the error calls the state.
+        state: The value that was written into it, to name the entry that is at fault.
+        name: The error's name for the state.
 
     Source: torch.serialization documentation, `get_unsafe_globals_in_checkpoint`.
     """

@@ -58,7 +58,7 @@ def _captured(run):
 
 
 def _placed(run, shards):
-    # Of a model that keeps plain shards, DCP must hear where they belong.
+    # A model that keeps plain shards must tell DCP where they belong.
     put, optimizer = getattr(run.model, PLACES, None), shards["optimizer"]
     if put is None:
         return shards
@@ -87,7 +87,7 @@ def check_values(shards: Mapping[str, Any], group: dist.ProcessGroup | None = No
     Collective: every rank must call it.
 
     Args:
-        shards: What `capture_shards` returned.
+        shards: The dict that `capture_shards` returned.
         group: The process group; None is the default group, or no group at all.
 
     Raises:
@@ -117,7 +117,7 @@ def write_shards(
     Collective: every rank must call it.
 
     Args:
-        shards: What `capture_shards` returned.
+        shards: The dict that `capture_shards` returned.
         folder: An empty folder that every rank can write to.
         group: The process group; None is the default group, or no group at all.
 
@@ -205,7 +205,7 @@ def load_shards(
         folder: A folder that `write_shards` filled.
         group: The process group; None is the default group, or no group at all.
         exact: As for `restore`: False if the number of ranks may differ.
-        rest: What is beside the shards, if it was read already.
+        rest: The state that `write_rest` put beside the shards, if it was read already.
 
     Raises:
         CheckpointRefused: On every rank; the run may hold a part of what was loaded.

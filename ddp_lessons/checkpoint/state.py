@@ -107,7 +107,7 @@ def restore_rng(states: Mapping[str, Any], device: torch.device | str | None = N
     Put every random number generator of this process back to a captured state.
 
     Args:
-        states: What `capture_rng` returned.
+        states: The dict that `capture_rng` returned.
         device: The CUDA device whose generator "cuda" is for. None: the current one.
     """
     version, words, gauss = states["python"]
@@ -177,7 +177,7 @@ def restore_rest(
 
     Args:
         run: The Run.
-        rest: What `capture_rest` or `capture` returned.
+        rest: The dict that `capture_rest` or `capture` returned.
         group: The process group; None is the default group, or no group at all.
         exact: As for `restore`.
 
@@ -219,7 +219,7 @@ def restore(
 
     Args:
         run: A Run of the same model, optimizer and so on; its values are replaced.
-        state: What `capture` returned, or `load` read.
+        state: The state that `capture` returned, or `load` read.
         group: The process group; None is the default group, or no group at all.
         exact: Refuse what cannot go on bit for bit. False lets another number of ranks take over:
             their random numbers stay as they are, and every sampler gets rank 0's place.

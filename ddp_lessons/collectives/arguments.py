@@ -24,7 +24,7 @@ def check_tensors(
 
     Args:
         tensors: List of what should be dense tensors.
-        name: What the caller calls them.
+        name: The caller's name for them.
         peers: The Peers.
         written: They will hold the result, so no two numbers of one may share memory.
 
@@ -58,8 +58,8 @@ def check_list(
     Refuse a list that does not hold one fitting tensor a rank.
 
     Args:
-        tensors: What should be a list of w tensors.
-        name: What the caller calls it.
+        tensors: The value to check, which should be a list of w tensors.
+        name: The caller's name for it.
         peers: The Peers.
         like: Tensor whose shape and dtype all must have; None if they may differ.
         dtype: The dtype that all must have; None is that of `like`, if any.
@@ -109,7 +109,7 @@ def check_root_list(
 
     Args:
         tensors: A list of w tensors on the root, None elsewhere.
-        name: What the caller calls it.
+        name: The caller's name for it.
         root: Rank in the group that must give the list.
         peers: The Peers.
         like: Tensor whose shape and dtype all must have.

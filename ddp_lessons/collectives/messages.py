@@ -54,9 +54,9 @@ class Peers:
         Return the BadInput that says what is wrong on this rank, for the caller to raise.
 
         Args:
-            fault: What is wrong and what was expected, without a full stop.
+            fault: The text that says what is wrong and what was expected, without a full stop.
             got: The value that came.
-            next_step: What to do, without a full stop.
+            next_step: The text that says what to do, without a full stop.
         """
         return BadInput(f"{fault} (got {got}, rank {self.rank} of {self.world_size}). {next_step}.")
 
@@ -66,7 +66,7 @@ class Peers:
 
         Args:
             global_rank: Rank in the default group, as torch's `src` and `dst` are.
-            name: What the caller calls it, for the message.
+            name: The caller's name for it, for the message.
 
         Raises:
             BadInput: That rank is not in the group.

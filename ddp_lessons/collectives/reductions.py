@@ -19,7 +19,7 @@ _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _COMPLEX = {torch.complex64, torch.complex128}
 _REAL = _INTEGERS | _FLOATS | {torch.bool}
 
-# What each operation does to two numbers, and the dtypes that torch's own Gloo does it for.
+# Each operation's function of two numbers, and the dtypes that torch's own Gloo supports for it.
 _OPS: dict = {
     dist.ReduceOp.SUM: (torch.add, _REAL | _COMPLEX),
     dist.ReduceOp.AVG: (torch.add, _FLOATS | _COMPLEX),

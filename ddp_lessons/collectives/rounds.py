@@ -1,5 +1,5 @@
 """
-Every collective in about log2(w) rounds: whoever knows something passes it on at once.
+Every collective in about log2(w) rounds: a rank that has data passes them on at once.
 
 Legend: n numbers in a tensor, rank r of w. `flat` is (n,); `parts` are w of them. `distance` is
 1, 2, 4, ... below w. Where there is a root, `place` is the rank counted from the root: (r - root)
@@ -169,7 +169,7 @@ def reduce_scatter(
         outgoing = held[distance : distance + num_moved].view(-1)
         incoming = arrived[:num_moved].view(-1)
         peers.exchange(outgoing, (r + distance) % w, incoming, (r - distance) % w)
-        # What comes is for this rank and those after it, as held's first rows are.
+        # The rows that arrive are for this rank and those after it, as held's first rows are.
         mine = held[:num_moved].view(-1)
         combine(op, incoming, mine, out=mine)
     flat.copy_(held[0])
@@ -197,7 +197,7 @@ def all_to_all(
     held = [inputs[(r + j) % w] for j in range(w)]  # what has j ranks to go in all
     for distance in distances(w):
         moved = [j for j in range(w) if j & distance]
-        # What comes next has gone j mod distance already, and rank r - distance holds it.
+        # The next part j has gone j mod distance ranks already, and rank r - distance holds it.
         sources = [(r - distance - j % distance) % w for j in moved]
         lengths = [counts[s][(s + j) % w] for s, j in zip(sources, moved, strict=True)]
         outgoing = torch.cat([held[j] for j in moved])

@@ -1,5 +1,5 @@
 """
-What a collective costs: messages, bytes and seconds, by algorithm. Pure arithmetic, no torch.
+The cost of a collective: messages, bytes and seconds, by algorithm. Pure arithmetic, no torch.
 """
 
 from ddp_lessons.costs.chunks import chunk_bounds, chunk_lengths

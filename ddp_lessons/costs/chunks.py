@@ -57,7 +57,7 @@ def need_count(name: str, value: object, at_least: int = 0) -> None:
 
     Args:
         name: Name of the argument, for the message.
-        value: What was given.
+        value: The value that the caller gave.
         at_least: Smallest number that will do.
 
     Raises:

@@ -45,7 +45,7 @@ class Fit:
         latency_s: Interval of the latency, in seconds.
         bandwidth_bytes_per_s: Interval of the bandwidth.
         error_share: Standard deviation of log(measured / fitted): 0.05 is about 5 %.
-        confidence: Of the intervals, for example 0.95.
+        confidence: Confidence level of the intervals, for example 0.95.
         num_samples: Measurements behind it.
     """
 

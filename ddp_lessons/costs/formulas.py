@@ -1,5 +1,5 @@
 """
-What happens one after the other in each collective, by formula: for thousands of ranks too.
+The critical path of each collective, by formula: its rounds and bytes, for thousands of ranks too.
 
 A formula is exact where the length divides by the number of chunks; `rank_costs` counts any length.
 """

@@ -1,5 +1,5 @@
 """
-What a schedule costs on a link: messages, bytes and seconds of each rank.
+The cost of a schedule on a link: messages, bytes and seconds of each rank.
 
 The model is the latency-bandwidth one: a message of n bytes takes latency + n / bandwidth, and a
 rank sends one message and receives one at a time. It knows nothing of lines that cross, of caches
@@ -16,7 +16,7 @@ from ddp_lessons.errors import BadInput
 @dataclass(frozen=True)
 class Link:
     """
-    What a message costs.
+    The cost of a message on a link.
 
     Args:
         latency_s: Seconds that a message of no bytes takes.
@@ -62,7 +62,7 @@ class Link:
 @dataclass(frozen=True)
 class RankCost:
     """
-    What one rank pays for one collective.
+    The cost of one collective for one rank.
 
     Args:
         rank: The rank.

@@ -1,5 +1,5 @@
 """
-What a pipeline costs: the ticks that nobody uses, and the bytes that go from rank to rank.
+The cost of a pipeline: the ticks in which a rank idles, and the bytes that go from rank to rank.
 
 Legend: w ranks, M microbatches, v parts of the model on each rank: v w stages.
 """

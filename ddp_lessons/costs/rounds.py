@@ -35,7 +35,7 @@ def _tree_edges(w, root):
 
 
 def broadcast_tree(w: int, root: int) -> list[list[Transfer]]:
-    # Whoever has it sends it on at once, first to the next rank, then twice as far each time.
+    # A rank with the tensor sends it on at once: to the next rank, then twice as far each time.
     return [
         [
             Transfer((root + place) % w, (root + place + hop) % w, (0,))
@@ -138,12 +138,12 @@ def all_reduce_doubling(w: int, root: int = 0) -> list[list[Transfer]]:
 
 
 def _owned_around(k, hop, owned):
-    # What the workers own together that are in one half with worker k, `hop` of them.
+    # The chunks that the `hop` workers in one half with worker k, itself included, own together.
     return [chunk for j, chunks in enumerate(owned) if j // hop == k // hop for chunk in chunks]
 
 
 def _halving(workers, owned):
-    # What a rank sends to its partner is what the partner's half of the workers will own.
+    # A rank sends to its partner the chunks that the partner's half of the workers will own.
     return [
         _exchange(workers, hop, lambda k, peer, hop=hop: _owned_around(peer, hop, owned), True)
         for hop in reversed(_hops(workers))
@@ -151,7 +151,7 @@ def _halving(workers, owned):
 
 
 def _doubling(workers, owned):
-    # What a rank sends is what its own half of the workers has by now.
+    # A rank sends the chunks that its own half of the workers has by now.
     return [
         _exchange(workers, hop, lambda k, peer, hop=hop: _owned_around(k, hop, owned), False)
         for hop in _hops(workers)

@@ -1,5 +1,5 @@
 """
-Who sends what to whom, in which step: each collective by each algorithm, exact to the element.
+Each collective by each algorithm: every message's step, sender, receiver and exact elements.
 
 A schedule is a list of steps. In a step every rank sends at most one message and receives at most
 one, both at once. A message carries one chunk or several; the receiver adds them to its own or

@@ -1,5 +1,5 @@
 """
-What happens to buffers, above all to the running statistics of BatchNorm.
+Buffers on the ranks of a DDP model, above all the running statistics of BatchNorm.
 
 Shapes: a BatchNorm of C channels keeps running_mean (C,) and running_var (C,).
 

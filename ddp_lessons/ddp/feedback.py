@@ -4,7 +4,7 @@ Communication hooks that send less, and make up for it: half precision, top-k.
 Shapes: a bucket is flat (n,). Each rank has a residual (n,): what it did not send so far.
 
 Error feedback: a rank sends `target = gradient / world_size + residual` in few bytes and keeps
-`residual = target - sent`. What is lost in one step is sent in a later one, so that the sum of
+`residual = target - sent`. The part lost in one step is sent in a later one, so that the sum of
 all steps is off by one residual, not by one error a step. Sources: F. Seide et al., "1-Bit
 Stochastic Gradient Descent", Interspeech 2014; S. P. Karimireddy et al., "Error Feedback Fixes
 SignSGD", ICML 2019.
@@ -20,7 +20,7 @@ from ..errors import BadInput
 
 class _FeedbackState:
     """
-    What each rank keeps between steps: residuals by parameter, as DDP rebuilds its buckets.
+    The state of each rank between steps: residuals by parameter, as DDP rebuilds its buckets.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, error_feedback: bool = True) -> None:
@@ -103,7 +103,7 @@ def half_precision_hook(
         bucket: torch's GradBucket, (n,).
 
     Returns:
-        torch.futures.Future: Of the averaged bucket, (n,), in its own dtype.
+        torch.futures.Future: It holds the averaged bucket, (n,), in the bucket's own dtype.
 
     Source: torch documentation, "DDP Communication Hooks", `bf16_compress_hook`. Lesson: 06_ddp.
     """
@@ -160,7 +160,7 @@ def top_k_hook(state: TopKState, bucket: dist.GradBucket) -> torch.futures.Futur
         bucket: torch's GradBucket, (n,).
 
     Returns:
-        torch.futures.Future: Of the averaged bucket, (n,): zero where no rank sent anything.
+        torch.futures.Future: It holds the averaged bucket, (n,): zero where no rank sent anything.
 
     Source: Y. Lin et al., "Deep Gradient Compression", ICLR 2018, section 3.1. Lesson: 06_ddp.
     """

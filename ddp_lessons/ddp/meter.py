@@ -1,5 +1,5 @@
 """
-What a communication hook saves, and what it costs in accuracy.
+The bytes that a communication hook saves, and the accuracy that it costs.
 
 Shapes: a bucket is flat (n,), and so is its average.
 """
@@ -44,7 +44,7 @@ def exact_hook(state: ExactState, bucket: dist.GradBucket) -> torch.futures.Futu
         bucket: torch's GradBucket, (n,).
 
     Returns:
-        torch.futures.Future: Of the averaged bucket, (n,).
+        torch.futures.Future: It holds the averaged bucket, (n,).
 
     Source: torch documentation, "DDP Communication Hooks", `allreduce_hook`. Lesson: 06_ddp.
     """

@@ -1,5 +1,5 @@
 """
-What DDP's reducer did: which buckets it sent, in which order, and behind how much of backward.
+The work of DDP's reducer: the buckets that it sent, their order, and the overlap with backward.
 
 Shapes: a bucket of parameters with n_1, n_2, ... elements is one flat tensor (n_1 + n_2 + ...,).
 The reducer starts with one bucket for each dtype, watches one backward, and then makes new
@@ -65,7 +65,7 @@ class BucketRecorder:
     Args:
         ddp_model: A DistributedDataParallel without a communication hook; gets one here.
         hook: A communication hook; by default torch's plain average.
-        state: What the hook takes as its first argument.
+        state: The hook's first argument.
 
     Source: torch documentation, "DDP Communication Hooks". Lesson: 06_ddp.
     """

@@ -13,7 +13,7 @@ _MOST_WIDTH, _BESIDE = 900, 24
 
 
 class _Tensor(Protocol):
-    # What is read of a torch.Tensor, which pictures do not import. Iterated over, it yields others.
+    # Pictures use this much of a torch.Tensor and import no torch. Iterated over, it yields others.
     def flatten(self) -> Iterable[SupportsInt]: ...
 
 
@@ -171,7 +171,7 @@ def _note(canvas, y, words="thick border: changed, dashed: nothing there"):
 
 
 def _widths(rows):
-    # Of each column, over all ranks; one column at least, or a rank without values has no cell.
+    # Each column's width over all ranks; one column at least, or a rank without values has no cell.
     num_columns = max(1, *(len(row) for row in rows))
     columns = [[row[k] for row in rows if k < len(row)] for k in range(num_columns)]
     return [max([34, *(text_width(_label(v)) + 2 * _CELL_PAD for v in column)])

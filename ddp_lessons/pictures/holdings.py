@@ -1,5 +1,5 @@
 """
-Who holds what: a table with a row for each process and a column for each name.
+A table of what each process holds, with a row for each process and a column for each name.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,5 +1,5 @@
 """
-What pictures refuse: data that cannot be drawn, with a sentence that says what is wrong.
+Checks that refuse data that cannot be drawn, with a sentence that says what is wrong.
 """
 
 from collections.abc import Sized
@@ -15,10 +15,10 @@ def need(holds: bool, fault: str, expected: str, got: object, next_step: str) ->
 
     Args:
         holds: The condition.
-        fault: What is wrong otherwise, in a few words.
-        expected: What it should be.
-        got: What it is.
-        next_step: What to do.
+        fault: A few words for the fault if it does not hold.
+        expected: The data that would be right, in words.
+        got: The data passed instead.
+        next_step: The advice, as a sentence without its full stop, for example "Pass the ranks".
 
     Raises:
         BadInput: It does not hold.
@@ -33,7 +33,7 @@ def need_some(rows: Sized, what: str) -> None:
 
     Args:
         rows: The list.
-        what: What it holds, for the message, for example "ranks".
+        what: The name of its items, for the message, for example "ranks".
 
     Raises:
         BadInput: It is empty.

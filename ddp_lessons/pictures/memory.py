@@ -1,5 +1,5 @@
 """
-What fills the memory of each rank, or of one rank in several ways, kind by kind.
+The memory of each rank, or of one rank in several ways to train, kind by kind.
 """
 
 from collections.abc import Mapping, Sequence

@@ -19,7 +19,7 @@ class Plot:
     A finished plot, which draws itself in a notebook.
 
     Args:
-        title: What it shows, in one line.
+        title: A line that says what it shows.
         png: The image.
     """
 
@@ -69,7 +69,7 @@ def timeline_plot(tracks: Sequence[Sequence[Span]], axis: str) -> Plot:
 
     Args:
         tracks: As in `timeline_picture`; `timeline_tracks` makes them from a trace.
-        axis: What the axis counts, with its unit: "time in microseconds".
+        axis: The axis label, a quantity with its unit: "time in microseconds".
 
     Returns:
         Plot: A few lanes for each rank over one axis.

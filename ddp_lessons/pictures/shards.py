@@ -1,5 +1,5 @@
 """
-Who holds which slice of each tensor in a checkpoint, and who gets which when ranks change.
+The slices of a checkpoint's tensors: which ranks hold them, and which get them when ranks change.
 """
 
 from collections.abc import Mapping, Sequence

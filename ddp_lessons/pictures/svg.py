@@ -66,7 +66,7 @@ class Picture:
     A finished picture, which draws itself in a notebook.
 
     Args:
-        title: What it shows, in one line; screen readers read it.
+        title: A line that says what it shows; screen readers read it.
         svg: The SVG text.
     """
 

@@ -10,12 +10,12 @@ from ddp_lessons.pictures.svg import FAINT, PANEL, Canvas, Picture, rank_colour,
 
 KINDS = {"compute": "solid", "communication": "hatch", "waiting": "dots"}
 """
-What a rank may be doing, and the pattern that shows it.
+Each kind of activity of a rank, and the pattern that shows it.
 """
 
 Span = tuple[str, float, float] | tuple[str, float, float, str]
 """
-What a rank does for a while: (kind, start, stop), or (kind, start, stop, label).
+An interval in which a rank does one thing: (kind, start, stop), or (kind, start, stop, label).
 """
 
 _LEFT, _WIDTH, _LANE, _TOP, _GAP = 92, 680, 24, 44, 12
@@ -25,15 +25,15 @@ def timeline_picture(tracks: Sequence[Sequence[Span]], axis: str) -> Picture:
     """
     Draw what each rank does over time.
 
-    Communication has lanes of its own under compute and waiting, so that overlap is seen. What
-    runs at the same time in one lane gets a further lane. For measured times use `timeline_plot`:
+    Communication has lanes of its own under compute and waiting, so that overlap is seen. A span
+    that overlaps another in its lane gets a further lane. For measured times use `timeline_plot`:
     nbval compares this picture, byte for byte.
 
     Args:
         tracks: For each rank, in rank order, its spans: (kind, start, stop) or (kind, start, stop,
             label). A kind is "compute", "communication" or "waiting". A label that does not fit
             into its span is left out.
-        axis: What the axis counts, with its unit: "time in ms", "events, in order".
+        axis: The axis label, a quantity with its unit: "time in ms", "events, in order".
 
     Returns:
         Picture: A few lanes for each rank over one axis. It starts at 0.

@@ -10,7 +10,7 @@ from ddp_lessons.pictures.svg import FAINT, PANEL, Canvas, Picture, rank_colour,
 
 KINDS = {"F": ("forward", "solid"), "B": ("backward", "hatch")}
 """
-What a rank may do with a microbatch: its name, and the pattern that shows it.
+Each kind of work that a rank does on a microbatch: its name, and the pattern that shows it.
 """
 
 _IDLE = ("bubble", "dots")

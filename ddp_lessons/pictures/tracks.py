@@ -9,7 +9,7 @@ from ddp_lessons.pictures.inputs import need_some
 
 
 class _Event(Protocol):
-    # What is read of a `ddp_lessons.trace.Event`; pictures import nothing of traces.
+    # Pictures read these attributes of a `ddp_lessons.trace.Event`; they import nothing of traces.
     kind: str
     name: str
     rank: int
@@ -45,7 +45,7 @@ def timeline_tracks(
     label says so.
 
     Args:
-        placed: What `ddp_lessons.trace.merge` returns: objects with `event`, `start` and `end`.
+        placed: The result of `ddp_lessons.trace.merge`: objects with `event`, `start` and `end`.
         per_unit: How much of the clock is one of the picture: 1000 makes microseconds into ms.
 
     Returns:

@@ -17,10 +17,10 @@ class BackendState:
     Whether a backend exists in this process.
 
     Attributes:
-        name: What `init_process_group` calls it.
+        name: Its name in `init_process_group`.
         exists: Whether a group can be made with it here.
         reason: Why it exists, or why not.
-        cure: What to do for it; empty if it exists.
+        cure: Advice on how to get it; empty if it exists.
     """
 
     name: str
@@ -83,7 +83,7 @@ def backends_table(states: Iterable[BackendState] | None = None) -> str:
     Return the backends as lines of text: name, yes or no, and why.
 
     Args:
-        states: What `backends` returned; None asks it.
+        states: The states that `backends` returned; None asks it.
     """
     rows = [("backend", "here", "why")]
     for state in backends() if states is None else states:

@@ -106,8 +106,8 @@ def join_group(
         rank: As the arguments that follow, see `join_group_store`.
 
     Raises:
-        BadInput: As `join_group_store`.
-        RanksMissing: As `join_group_store`.
+        BadInput: Rank, world size, backend or a time cannot be, or this process is in a group.
+        RanksMissing: Some ranks did not come in time; its `ranks` holds them.
 
     Source: torch.distributed documentation, "Shared file-system initialization".
     Lesson: 01_process_group.
@@ -142,7 +142,7 @@ def join_group_tcp(
 
     Raises:
         BadInput: As `join_group_store`; or the port is 0 on a rank other than 0.
-        RanksMissing: As `join_group_store`. Without rank 0 there is no store, and only it is named.
+        RanksMissing: Some ranks did not come in time; without rank 0's store, only rank 0 is named.
 
     Source: torch.distributed documentation, "TCP initialization". Lesson: 01_process_group.
     """
@@ -170,7 +170,7 @@ def join_group_env(
 
     Raises:
         BadInput: As `join_group_store`; or a variable is missing, or holds no number.
-        RanksMissing: As `join_group_tcp`.
+        RanksMissing: Some ranks did not come in time; without the store, only its owner is named.
 
     Source: torch.distributed documentation, "Environment variable initialization".
     Lesson: 01_process_group.

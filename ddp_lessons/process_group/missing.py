@@ -33,7 +33,7 @@ def missing_ranks(
     Say that this rank has come, and return those that have not within the deadline.
 
     All ranks that look get the same answer: the first to know, or to run out of time, writes it
-    into the store for good. One that comes later reads there that it was missed.
+    into the store for good. A rank that comes later reads there that it was missed.
 
     Args:
         store: A store that all ranks share.

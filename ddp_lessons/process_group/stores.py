@@ -14,7 +14,7 @@ from ddp_lessons.process_group.missing import check_place
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """
-What a launcher such as torchrun tells each rank.
+The environment variables that a launcher such as torchrun sets for each rank.
 """
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -51,7 +51,7 @@ def tcp_store(
     Return a store that lives in one rank's memory and that the others reach over TCP.
 
     Args:
-        host: Name or address of the owner's machine. Whoever reaches it can write to the store,
+        host: Name or address of the owner's machine. A user who reaches it can write to the store,
             which has no password. With one of LOOPBACK, only this machine's users do.
         port: Port of the store. 0 lets the owner's system choose one, to be read as
             `store.port`; the others must be told which.

@@ -17,7 +17,7 @@ def check_alike(facts: Mapping[str, object], group: dist.ProcessGroup | None = N
     Collective: every rank must call it.
 
     Args:
-        facts: dict from the name of a fact to something that pickles and compares. What stands
+        facts: dict from the name of a fact to something that pickles and compares. The value
             under "fault" is a message, or None: any message is raised on all ranks.
         group: The process group, or None for the default group.
 

@@ -1,5 +1,5 @@
 """
-What every replica does, however it sends its gradients.
+The base class of all replicas: the work that is the same however gradients are sent.
 
 Shapes: a gradient has the shape and dtype of its parameter; buckets are in `buckets`.
 
@@ -46,7 +46,7 @@ class Replica(nn.Module):
         broadcast_buffers: Copy rank 0's buffers to all ranks before each synchronised forward.
         find_unused_parameters: Ask, with one more message a step, which parameters any rank used,
             and leave the gradients of all others as they were.
-        options: What a subclass wants to be the same on every rank, by name.
+        options: The values that a subclass wants to be the same on every rank, by name.
 
     Raises:
         BadInput: The module differs between ranks, has nothing to train, or has sparse gradients.

@@ -17,7 +17,7 @@ from .alike import check_alike
 
 _NUM_TOKEN_BYTES = 64
 """
-Bytes in front of a piece by which it is known. What follows is aligned as torch's own tensors are.
+Bytes in front of a piece by which it is known. The piece is aligned as torch's own tensors are.
 """
 
 

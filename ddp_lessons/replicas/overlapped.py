@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     class Handle(Protocol):
         """
-        What one can wait for.
+        An asynchronous operation that a rank can wait for.
         """
 
         def wait(self) -> object: ...
@@ -155,7 +155,7 @@ def outlast(work: Handle) -> None:
     """
     Wait until a message of an earlier step is over: it has come, or has failed with its group.
 
-    Whoever needed it was told by that step, and this step's messages tell whether there is a group.
+    A rank that needed it saw its error in that step. This step's messages raise without a group.
 
     Args:
         work: The handle of an all-reduce.

@@ -68,7 +68,7 @@ class SharedMemoryReplica(OverlappedReplica):
 
     def _fill(self, index):
         if self._all_have_read is not None:  # or the last step's would be written over
-            outlast(self._all_have_read)  # whoever raised instead of reading reads no more
+            outlast(self._all_have_read)  # a rank that raised instead of reading reads no more
             self._all_have_read = None
         super()._fill(index)
 

@@ -1,5 +1,5 @@
 """
-What the system counts: the bytes that came over TCP, whoever asked for them.
+The system's count of the bytes that came over TCP, whichever code asked for them.
 
 Lesson: 03_ring.
 """
@@ -26,7 +26,7 @@ def tcp_bytes_received(system: str = sys.platform) -> int:
     Gloo's messages between ranks come over TCP, on one machine too.
 
     Args:
-        system: What `sys.platform` calls the system.
+        system: The system's name, as in `sys.platform`.
 
     Raises:
         BadInput: The system does not tell.

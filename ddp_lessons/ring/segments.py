@@ -3,9 +3,9 @@ The ring in segments: the same path and the same bytes as in `steps`, and no ran
 
 Legend: rank r of w; `chunks` are w flat tensors, each cut into s `segments` of at most 4 MiB. A
 *place* is a number from 0 to 2 (w - 1) s - 1 that counts the segments in the order of their
-arrival: step 0's first, then step 1's. What arrives at place p leaves again at place p + s.
+arrival: step 0's first, then step 1's. The segment at place p leaves again at place p + s.
 
-What makes it fast:
+It is fast for these reasons:
 
 - A segment is sent on as soon as it is done, while the next ones of its chunk still arrive, so
   adding and moving overlap.
@@ -14,10 +14,10 @@ What makes it fast:
   other side has said that it is ready, so a message whose receive comes late waits for a way there
   and back. With two ahead, 4 MiB and more took 4 ranks a tenth longer than with four.
 - An all-gather's segments arrive where they will stay: no copy.
-- Chunks of at most 512 KiB are no good for a ring: their time is all latency. Such a tensor goes up
-  a tree and down again, as 2 log2(w) messages one after the other cost less than 2 (w - 1), though
-  they move more bytes. Recursive doubling has half as many, but every rank sends in every round:
-  with 4 ranks on 2 cores it took five times as long as the tree.
+- Chunks of at most 512 KiB are no good for a ring: their time is all latency. A tensor of such
+  chunks goes up a tree and down again, as 2 log2(w) messages one after the other cost less than
+  2 (w - 1), though they move more bytes. Recursive doubling has half as many, but every rank sends
+  in every round: with 4 ranks on 2 cores it took five times as long as the tree.
 - Room for what arrives is kept from one call to the next: see `spare`.
 - Two ranks take the tree up to chunks of 4 MiB: one way there, one back. The ring's messages are
   half as long, and both ranks send at once; where the cores do the moving, that is no gain. With 2

@@ -29,7 +29,7 @@ class SpareRoom:
         """
         Return a flat tensor of uninitialized numbers, of the dtype of another.
 
-        Whoever gives up on it, as when a message fails, keeps it: something may still arrive there.
+        A caller that gives up on it, as when a message fails, keeps it: data may yet arrive there.
         """
         try:
             room = self._free.pop()

@@ -1,5 +1,5 @@
 """
-What a ring does, seen from outside: its chunks before each step, and how long a message takes.
+A ring watched from outside: its chunks before each step, and how long a message takes.
 
 Lesson: 03_ring.
 """
@@ -62,7 +62,7 @@ def one_way_s(num_bytes: int, device: torch.device | str = "cpu", num_tries: int
     """
     Return the seconds of one message between ranks 0 and 1: there and back again, and halved.
 
-    Of all tries it takes the least, which other programs left alone.
+    It takes the shortest of all tries, which other programs left alone.
 
     Collective: ranks 0 and 1 must call it; others may, and measure nothing.
 

@@ -125,7 +125,7 @@ class LinearToy:
         """
         Return the gradient of `half_squares` at a weight over all samples, (1, F).
 
-        It is reckoned in integers, without autograd: what any number of ranks must add up to.
+        It is computed in integers, without autograd: what any number of ranks must add up to.
 
         Args:
             weight: (1, F), whole numbers.

@@ -27,7 +27,7 @@ def train(
         labels: (N,).
         num_steps: How many steps to make.
         lr: The learning rate.
-        after_backward: What to do with the loss between `backward` and `step`, or None.
+        after_backward: A function of the loss, called between `backward` and `step`, or None.
 
     Returns:
         list of float: The loss of each step, before it, as `after_backward` left it.
