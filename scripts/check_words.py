@@ -32,8 +32,8 @@ NOT_YET_REWRITTEN = (
     "exercises/py/09", "exercises/py/1",
 )  # fmt: skip
 """
-Lessons and exercises from 09 on, and the packages of the textbook that they are about. A path leaves
-this list when its lesson is rewritten.
+Lessons and exercises from 09 on, and the packages of the textbook that they are about. A path
+leaves this list when its lesson is rewritten.
 """
 
 FIRST_WORDS = {

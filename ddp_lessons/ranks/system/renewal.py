@@ -231,6 +231,7 @@ def _put_beside(path, text, new, is_unused):
         beside = path.with_name(f"{path.stem}{ending}{path.suffix}")
         if not beside.exists() or is_unused(beside):
             replace_text(beside, text)
-            return beside
+            break
         if digest(path.name, _text_in(beside)) == new:
-            return beside
+            break
+    return beside
