@@ -175,7 +175,7 @@ try_to_join()
 for error in ranks[0]["errors"]:  # those of rank 0
     print(error)
 
-# %% [markdown] tags=["explain"]
+# %% [markdown] tags=["explain", "answer"]
 # (c): a process must be told where the store is, its own rank, and how many processes there are. It
 # asks for four variables, because "where" is two of them:
 #

@@ -205,7 +205,7 @@ def ring_all_gather(chunks):
 
 
 ring_all_gather(chunks)
-print("after 6 steps:", *(f"{number:04}"[::-1] for number in tensor.tolist()))
+print("at the end:", *(f"{number:04}"[::-1] for number in tensor.tolist()))
 
 # %% [markdown] tags=["read"]
 # Every rank holds all complete sums, 1111 in all four chunks, after 6 steps. With n ranks, each half

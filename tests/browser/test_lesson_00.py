@@ -46,7 +46,8 @@ def test_lesson_00_runs_in_the_browser(lab, stored):
 def test_an_answer_unfolds_when_the_cells_above_it_have_run(new_page, make_server):
     """
     The answer to a prediction is folded until the cell above it has run, and then it unfolds, with
-    the section's check.
+    the section's check. The bar of a folded cell shows no line of it, and a cell that fails unfolds
+    nothing.
 
     In the notebook of the shared server, another test has saved the answers unfolded.
     """
@@ -54,6 +55,10 @@ def test_an_answer_unfolds_when_the_cells_above_it_have_run(new_page, make_serve
     lab.open_lab()
     answer = lab.page.locator("p", has_text="You see 4 lines.")
     check = lab.page.locator(".cm-line", has_text="assert answers == [0, 1, 2, 3]")
+    lab.run_cell(3)  # the picture, which fails, because it shows what the cell above it has found
+    bar = lab.page.locator(".jp-Placeholder-contentText", has_text="You see 4 lines.")
+    bar.wait_for(state="attached")
+    assert not bar.is_visible()
     for number in range(3):  # the setup, the prediction, and the cell whose lines are counted
         lab.run_cell(number)
     assert not answer.is_visible()

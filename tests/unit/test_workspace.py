@@ -98,11 +98,16 @@ def test_links_to_the_package_lead_to_its_sources(mine, course):
     place = next(place for place in all_notebooks(course) if place.stem == "00_toy")
     text = place.text.read_text()
     place.text.write_text(
-        text.replace("It printed 41.", "See [a](../ddp_lessons/ring/steps.py), [b](01_toy.ipynb).")
+        text.replace(
+            "It printed 41.",
+            "See [a](../ddp_lessons/ring/steps.py), [b](01_toy.ipynb) and [c](../docs/x.md#y).",
+        )
     )
     update(mine, course)
     words = "\n".join(cell.source for cell in read_notebook(mine / LESSON).cells)
-    assert "See [a](sources/ring/steps.py), [b](01_toy.ipynb)." in words
+    assert (
+        "See [a](sources/ring/steps.py), [b](01_toy.ipynb) and `docs/x.md` of the course." in words
+    )
     assert "def " in (mine / "notebooks/sources/ring/steps.py").read_text()
     assert (mine / "notebooks/sources").is_symlink()
 

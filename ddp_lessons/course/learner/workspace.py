@@ -10,6 +10,7 @@ file from one that was only run. `ranks/system/renewal.py` says which changes co
 """
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,6 +33,10 @@ The variable that is "elsewhere" if learners get their exercises in another way,
 """
 _PACKAGE = Path(__file__).resolve().parents[2]
 _SOURCES = "sources"
+_ELSEWHERE = re.compile(r"\[[^\]]+\]\(\.\./((?:docs|scripts)/[^)#]+)[^)]*\)")
+"""
+A link to a file that learners do not get. They are told its path.
+"""
 _README = Path(__file__).parent / "workspace.md"
 
 
@@ -133,7 +138,8 @@ def text_for_learners(paths, path):
     blank = blank_to_open(paths, path)
     if paths.is_lesson:
         for cell in blank["cells"]:
-            cell["source"] = cell["source"].replace("](../ddp_lessons/", f"]({_SOURCES}/")
+            source = cell["source"].replace("](../ddp_lessons/", f"]({_SOURCES}/")
+            cell["source"] = _ELSEWHERE.sub(r"`\1` of the course", source)
     return dumps(blank)
 
 

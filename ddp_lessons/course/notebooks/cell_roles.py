@@ -15,7 +15,8 @@ ROLES = (*MARKDOWN_ROLES, *CODE_ROLES, *EITHER_ROLES)
 RAISES = "raises-exception"
 IGNORED = "nbval-ignore-output"
 SCRIPT = "script"  # the cell belongs to the script that `ddp-lessons script` makes
-MARKS = (RAISES, IGNORED, SCRIPT)
+ANSWER = "answer"  # the cell gives a prediction's answer: it is folded in what learners open
+MARKS = (RAISES, IGNORED, SCRIPT, ANSWER)
 
 
 @dataclass(frozen=True)

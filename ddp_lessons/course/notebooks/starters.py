@@ -1,9 +1,10 @@
 """
 The starter, which a learner opens: a lesson without outputs, or an exercise with gaps.
 
-In a lesson, the answer to a prediction is folded, so that a learner guesses first: the section's
-next `read` cell, and its check. JupyterLab shows three dots in their place. The course's extension
-for JupyterLab unfolds them when the cell above them has run; elsewhere a click does.
+In a lesson, the answer to a prediction is folded, so that a learner guesses first: the `read` cells
+below it in its section, the check, and a cell with the tag `answer` beside its role. JupyterLab
+shows three dots in their place. The course's extension for JupyterLab unfolds them when the cell
+above them has run; elsewhere a click does.
 
 The text twin of an exercise marks the code that learners write:
 
@@ -22,9 +23,11 @@ import nbformat
 
 from ddp_lessons.course.notebooks.canonical import canonical, read_notebook
 from ddp_lessons.course.notebooks.cell_roles import (
+    ANSWER,
     is_explained,
     numbered,
     role_of,
+    tags_of,
     text_of,
 )
 from ddp_lessons.course.notebooks.text_twins import read_twin
@@ -71,14 +74,13 @@ def blank_of(paths, twin):
 
 def _fold_answers(lesson):
     folded = nbformat.from_dict({**lesson, "cells": [dict(cell) for cell in lesson["cells"]]})
-    answers: tuple = ()  # roles of the cells below that give the prediction's answer
+    is_asked = False
     for cell in folded["cells"]:
         role = role_of(cell)
         if role in ("question", "predict"):
-            answers = ("read", "check") if role == "predict" else ()
-        elif role in answers:
+            is_asked = role == "predict"
+        elif is_asked and (role in ("read", "check") or ANSWER in tags_of(cell)):
             cell["metadata"] = {**cell["metadata"], "jupyter": {"source_hidden": True}}
-            answers = ("check",)  # later `read` cells are about something else
     return folded
 
 

@@ -2,6 +2,8 @@
   "use strict"
   const NAME = "ddp-lessons-lab"
 
+  // JupyterLab shows the first line of a folded cell, which is often the answer itself: the last style
+  // leaves only the dots.
   // A lesson and its exercise have one file name, which is all that JupyterLab's tabs show. So the tab of
   // an exercise says what it is. JupyterLab takes the label itself for the file's name, and would
   // rename the file: that is why the word is put before it by a style.
@@ -9,7 +11,8 @@
     .lm-DockPanel-tabBar .lm-TabBar-tab[title*="exercises/"] .lm-TabBar-tabLabel::before {
       content: "exercise \\00B7  ";
       color: var(--jp-ui-font-color2);
-    }`
+    }
+    .jp-Notebook .jp-InputPlaceholder .jp-Placeholder-contentText { display: none; }`
   const tabs = {
     id: `${NAME}:tabs`,
     autoStart: true,
@@ -21,7 +24,8 @@
   }
 
   // A lesson comes with the answers to its predictions folded. When a code cell has run, the cells
-  // below it unfold, up to and with the next code cell.
+  // below it unfold, up to and with the next code cell. A cell that fails unfolds nothing, unless it
+  // is meant to fail; a cell that was not run because one above it failed has no error of its own.
   let modules
   const answers = {
     id: `${NAME}:answers`,
@@ -29,8 +33,9 @@
     activate: async () => {
       const [version] = Object.values(modules["@jupyterlab/notebook"])
       const { NotebookActions } = (await version.get())()
-      NotebookActions.executed.connect((_, { notebook, cell }) => {
-        if (cell.model.type !== "code") return
+      NotebookActions.executed.connect((_, { notebook, cell, success, error }) => {
+        const isMeantToFail = cell.model.getMetadata("tags")?.includes("raises-exception")
+        if (cell.model.type !== "code" || !(success || (isMeantToFail && error?.errorName))) return
         const cells = notebook.widgets
         for (const next of cells.slice(cells.indexOf(cell) + 1)) {
           next.inputHidden = false
