@@ -54,16 +54,6 @@ def restore(run, state):
         ),
         ("random.getstate(),", "states[0],"),
     ),
-    capture(
-        "rank 0's random numbers for all",
-        "other-rank",
-        ("import torch\n", "import torch, torch.distributed as dist\n"),
-        (
-            "    return {",
-            "    rng = torch.get_rng_state()\n    dist.broadcast(rng, src=0)\n    return {",
-        ),
-        ("torch.get_rng_state(),", "rng,"),
-    ),
     capture("saves the optimizer itself", "code", ("run.optimizer.state_dict()", "run.optimizer")),
     capture(
         "draws a number to remember the noise by",

@@ -11,7 +11,6 @@ OPTIMIZE = "        run.optimizer.step()\n        run.optimizer.zero_grad()\n"
 SHARD = "        if run.step % every == 0:\n            saves.save_sharded(run)\n"
 
 ANSWERS = [
-    finish("begins from the start", "steps", ("    saves.load(run, exact=False)\n", "")),
     finish(
         "counts batches instead of samples, and syncs each micro-batch",
         "steps",
@@ -25,7 +24,6 @@ ANSWERS = [
         ("contextlib.nullcontext() if last else run.model.no_sync()", "contextlib.nullcontext()"),
     ),
     finish("does not divide", "undivided", ("(loss / len(parts)).backward()", "loss.backward()")),
-    finish("keeps old gradients", "gradient", ("        run.optimizer.zero_grad()\n", "")),
     finish(
         "empties the gradient before the step",
         "gradient",
