@@ -56,7 +56,7 @@ def test_an_answer_unfolds_when_the_cells_above_it_have_run(new_page, make_serve
     answer = lab.page.locator("p", has_text="You see 4 lines.")
     check = lab.page.locator(".cm-line", has_text="assert answers == [0, 1, 2, 3]")
     lab.run_cell(3)  # the picture, which fails, because it shows what the cell above it has found
-    bar = lab.page.locator(".jp-Placeholder-contentText", has_text="You see 4 lines.")
+    bar = lab.page.locator(".jp-PlaceholderText", has_text="You see 4 lines.")
     bar.wait_for(state="attached")
     assert not bar.is_visible()
     for number in range(3):  # the setup, the prediction, and the cell whose lines are counted

@@ -12,7 +12,7 @@
       content: "exercise \\00B7  ";
       color: var(--jp-ui-font-color2);
     }
-    .jp-Notebook .jp-InputPlaceholder .jp-Placeholder-contentText { display: none; }`
+    .jp-Notebook .jp-InputPlaceholder .jp-PlaceholderText { display: none; }`
   const tabs = {
     id: `${NAME}:tabs`,
     autoStart: true,
