@@ -28,11 +28,11 @@ NOT_YET_REWRITTEN = (
             "metrics", "sharded_optimizer", "speed", "trace",
         )
     ),
-    "notebooks/py/09", "notebooks/py/1",
-    "exercises/py/09", "exercises/py/1",
+    *(f"notebooks/py/{number:02}_" for number in range(9, 18)),
+    *(f"exercises/py/{number:02}_" for number in range(9, 18)),
 )  # fmt: skip
 """
-Lessons and exercises from 09 on, and the packages of the textbook that they are about. A path
+Lessons and exercises 09 to 17, and the packages of the textbook that they are about. A path
 leaves this list when its lesson is rewritten.
 """
 

@@ -542,3 +542,31 @@ def test_scripts_are_bash(name):
     The scripts are valid bash: a syntax error would otherwise appear on a teacher's server.
     """
     subprocess.run(["bash", "-n", WORKSHOP / name], check=True)
+
+
+def test_nobody_is_removed_while_one_of_them_runs_something(room):
+    """
+    If one of the users runs something, nobody is removed: a teacher who repeats the command after
+    stopping the servers has lost nothing by the first try.
+    """
+    learners("add", "2", room)
+    both = members(room)
+    with subprocess.Popen(["sleep", "600"], user=both[1]) as busy:
+        done = learners("remove", "2", room)
+        busy.kill()
+    assert done.returncode == 1
+    assert f"Nobody was removed: {both[1]} must run nothing" in done.stderr
+    assert members(room) == both
+    assert learners("remove", "2", room).returncode == 0
+    assert members(room) == []
+
+
+def test_help_of_learners_lists_its_commands():
+    """
+    `--help` lists each command with what it does, for a teacher who has forgotten one.
+    """
+    done = learners("--help")
+    assert done.returncode == 0
+    for command in ("add", "remove", "teacher", "password", "sheet"):
+        assert f"workshop/learners.sh {command} " in done.stdout
+    assert "pipefail" not in done.stdout

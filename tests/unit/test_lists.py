@@ -42,8 +42,9 @@ def test_texts_count_the_tasks_that_there_are(name):
         for heading in re.findall(r"^# ## \d\d\.\d+ ", path.read_text(), re.MULTILINE)
     ]
     text = (ROOT / name).read_text()
-    right = {f"{len(headings)} tasks", f"{NUMBERS[len(STEMS) - 16]} lessons"}
-    found = re.findall(rf"\b\d+ tasks\b|\b(?:{'|'.join(NUMBERS)}) lessons\b", text)
+    count = NUMBERS[len(STEMS) - 16]
+    right = {f"{len(headings)} tasks", f"{count} lessons", f"{count} notebooks"}
+    found = re.findall(rf"\b\d+ tasks\b|\b(?:{'|'.join(NUMBERS)}) (?:lessons|notebooks)", text)
     assert f"{len(headings)} tasks" in found, f"edit {name}: it says nothing of {right}"
     assert set(found) <= right, f"edit {name}: it says {found}; right is {right}"
 

@@ -4,6 +4,7 @@ The renewal of a learner's files: what counts as an edit, and what the new versi
 
 import json
 
+import nbformat
 import pytest
 from published_course import edit_notebook, sources
 from toy_lesson import make_course
@@ -164,6 +165,28 @@ def test_two_versions_beside_an_open_notebook_are_one_copy(course, mine):
     renewal.renew(mine, {LESSON: text.replace("A wrong sum", "A false sum")})
     assert "A false sum" in sources(mine / LESSON)
     assert not beside.exists()
+
+
+def test_a_copy_that_is_open_or_has_run_stays_beside_the_next_one(course, mine):
+    """
+    A copy that a learner has open, or whose cells have run, is neither replaced nor removed.
+    """
+    change(course)
+    update(course.with_name("other"), course)
+    text = (course.with_name("other") / LESSON).read_text()
+    beside = mine / "notebooks/00_toy.new.ipynb"
+    for version in (text, text.replace("A wrong sum", "An untrue sum")):
+        renewal.renew(mine, {LESSON: version}, is_open=lambda path: True)
+    assert "A wrong sum" in sources(beside)
+    second = mine / "notebooks/00_toy.new-2.ipynb"
+    assert "An untrue sum" in sources(second)
+    notebook = nbformat.read(second, as_version=4)
+    code = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    code.outputs = [nbformat.v4.new_output("stream", text="42")]
+    nbformat.write(notebook, second)
+    renewal.renew(mine, {LESSON: text.replace("A wrong sum", "A false sum")})
+    assert "A false sum" in sources(mine / LESSON)
+    assert "An untrue sum" in sources(second)
 
 
 def test_a_copy_in_which_somebody_has_worked_stays(course, mine):

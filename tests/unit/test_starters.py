@@ -41,20 +41,20 @@ def test_blank_of_a_broken_script_holds_what_is_to_be_mended():
 
 def test_the_answer_to_a_prediction_is_folded():
     """
-    The `read` cells after a prediction and the section's check are folded, and nothing else: a
-    learner must see what comes before the guess, and the code of the section.
+    The `read` cells after a prediction, the section's check and a cell marked `answer` are folded,
+    and nothing else: a learner must see what comes before the guess, and the section's code.
     """
     places = all_notebooks(find_root(__file__.rpartition("/")[0]))
     place = next(place for place in places if place.is_lesson)
-    asked = ["question", "predict", "run", "read", "mend", "read", "check"]
+    asked = ["question", "predict", "run", "read", "mend", "read", "check", "explain answer"]
     roles = ["why", "question", "run", "read", "check", *asked, "question", "run", "read", "check"]
     cells = [
-        nbformat.v4.new_markdown_cell(str(number), metadata={"tags": [role]})
+        nbformat.v4.new_markdown_cell(str(number), metadata={"tags": role.split()})
         for number, role in enumerate(roles)
     ]
     lesson = nbformat.v4.new_notebook(cells=cells)
     folded = [cell.source for cell in blank_of(place, lesson).cells if "jupyter" in cell.metadata]
-    assert folded == ["8", "10", "11"]
+    assert folded == ["8", "10", "11", "12"]
     older = nbformat.v4.new_notebook(cells=lesson.cells[1:])
     assert not any("jupyter" in cell.metadata for cell in blank_of(place, older).cells)
 

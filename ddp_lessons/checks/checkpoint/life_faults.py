@@ -27,7 +27,7 @@ def _lives(view):
 
 def _first_fault(view):
     """
-    Return the first function of `_OF_A_LIFE` that finds a fault, and its sentence, or (None, "").
+    Return the first function that finds a fault in a life, and its sentence, or (None, "").
 
     A fault in a later life may be a consequence of this one, except that ranks communicate too
     often: this only costs time, so it is looked for last, in all lives.
@@ -36,7 +36,7 @@ def _first_fault(view):
     if "fault" not in kept:
         facts = (
             (fact_of, f"{when}: {fact}")
-            for functions in (_OF_A_LIFE[:-1], _OF_A_LIFE[-1:])
+            for functions in (_OF_A_LIFE, (talks_too_much,))
             for when, *life in _lives(view)
             for fact_of in functions
             if (fact := fact_of(view, *life))
@@ -47,7 +47,7 @@ def _first_fault(view):
 
 def in_a_life(fact_of):
     """
-    Return a `shows` for the faults that one function of `_OF_A_LIFE` finds.
+    Return a `shows` for the faults that one of these functions finds in a life.
     """
 
     def shows(view):
@@ -178,11 +178,9 @@ _OF_A_LIFE = (
     takes_other_share,
     is_undivided,
     is_no_mean,
-    talks_too_much,
 )
 """
-The functions that find a fault in a life, in the order in which they are tried. The last one looks
-for what only costs time.
+The functions that find a wrong result of a life, in the order in which they are tried.
 """
 
 

@@ -194,10 +194,10 @@ class DigitsRun:
         self._largest = max(self._largest, len(arguments[0]))
 
     def _on_step(self, *_):
-        # An answer may have set the gradients to None, or never have called backward.
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._list]
         if not self._samples:
             return  # DCP makes a step with zero gradients, to create the optimizer's state
+        # An answer may have set the gradients to None, or never have called backward.
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._list]
         self.steps.append(
             {
                 "number": self.run.step + 1,

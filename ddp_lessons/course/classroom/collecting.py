@@ -77,7 +77,8 @@ def collect(where, say=print):
         own = folder / user.pw_name
         own.mkdir(mode=0o700)
         is_whole, told = _collect_one(user, own)
-        failed += [] if is_whole else [user.pw_name]
+        if not is_whole:
+            failed.append(user.pw_name)
         say(f"{user.pw_name}: {told}")
     _give_to_teacher(folder)
     return folder, failed
@@ -109,7 +110,8 @@ def hand_back(folder, say=print):
     for user, page in pages.items():
         done = _as_learner(user, "write", _FEEDBACK, name, sent=page.read_bytes())
         path = done.stdout.decode(errors="replace").strip()
-        failed += [] if path else [user.pw_name]
+        if not path:
+            failed.append(user.pw_name)
         say(f"{user.pw_name}: {shown(path)[:200] or _fault(done)}")
     return failed
 

@@ -12,7 +12,7 @@ SHARD = "        if run.step % every == 0:\n            saves.save_sharded(run)\
 
 ANSWERS = [
     finish(
-        "counts batches instead of samples, and syncs each micro-batch",
+        "goes on world_size times too far, and syncs each micro-batch",
         "steps",
         ("batches[run.step :]", "batches[run.step * world_size :]"),
         ("contextlib.nullcontext() if last else run.model.no_sync()", "contextlib.nullcontext()"),

@@ -2,8 +2,6 @@
   "use strict"
   const NAME = "ddp-lessons-lab"
 
-  // JupyterLab shows the first line of a folded cell, which is often the answer itself: the last style
-  // leaves only the dots.
   // A lesson and its exercise have one file name, which is all that JupyterLab's tabs show. So the tab of
   // an exercise says what it is. JupyterLab takes the label itself for the file's name, and would
   // rename the file: that is why the word is put before it by a style.
@@ -12,9 +10,10 @@
       content: "exercise \\00B7  ";
       color: var(--jp-ui-font-color2);
     }
+    /* JupyterLab shows the first line of a folded cell, which is often the answer. Leave the dots. */
     .jp-Notebook .jp-InputPlaceholder .jp-PlaceholderText { display: none; }`
-  const tabs = {
-    id: `${NAME}:tabs`,
+  const styles = {
+    id: `${NAME}:styles`,
     autoStart: true,
     activate: () => {
       const style = document.createElement("style")
@@ -51,6 +50,6 @@
     init: (shared) => {
       modules = shared
     },
-    get: () => Promise.resolve(() => ({ __esModule: true, default: [tabs, answers] })),
+    get: () => Promise.resolve(() => ({ __esModule: true, default: [styles, answers] })),
   }
 })()
