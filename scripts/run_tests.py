@@ -7,7 +7,8 @@ A program that runs tests, runs some of them again if they fail, and prints how 
 
 `--all` continues where it was ended: a test that has passed runs again only after a file changes.
 A test of `faults`, `platform` or `browser` that fails is run once more, alone. If it passes then,
-the table FLAKY lists it, and build/tests/*/report.xml. More than two such tests fail the run.
+the table FLAKY lists it, and build/tests/*/report*.xml. More than two such tests fail the run, and
+so does one of another folder that failed and passes when `--all` continues.
 """
 
 import hashlib
@@ -30,6 +31,11 @@ SERIAL = ("tests/faults/prompt", "tests/faults/long", "tests/platform", "tests/b
 Folders whose tests assert seconds or take the whole machine: one worker runs them.
 """
 MOST_FLAKY = 2
+FIRST_FAILURES = "first_failures.json"
+FLAKY = "properties/property[@name='flaky']"
+"""
+Path of the mark of a flaky test, from its `testcase` in a JUnit report.
+"""
 BANK = "tests/answers/bank"
 """
 Folder of the bank, whose tests wait for ranks: on two cores, four workers take 4.7 minutes, and
@@ -94,23 +100,43 @@ def run_part(part, options=()):
     Run the tests of a part, and run failed tests a second time if all of them are in RERUN.
 
     Returns:
-        (bool, list[str]): Whether all passed at last; the tests that passed only the second time.
+        (bool, list[str]): Whether all passed at last; the tests that failed before, in this run or
+            in one that it continues, and pass now.
     """
     part.folder.mkdir(parents=True, exist_ok=True)
-    report = part.folder / "report.xml"
-    noted = part.folder / "failed.json"
+    resumes = "--resume" in options
+    first_failures = _first_failures(part) if resumes else {}
+    report, noted = part.folder / "report.xml", part.folder / "failed.json"
+    if resumes and report.exists():
+        report.rename(part.folder / f"report-{time.time_ns()}.xml")  # of the run that we continue
     noted.write_text("{}")  # pytest writes no file if it does not understand its options
     status = _pytest(part.folder, [*part.workers, *part.options, *options, f"--junitxml={report}"])
     failed = json.loads(noted.read_text())
+    first_failures = failed | first_failures
+    (part.folder / FIRST_FAILURES).write_text(json.dumps(first_failures))
     # If too few lines are covered, pytest fails without a failed test.
-    may_rerun = bool(failed) and all(test.startswith(RERUN) for test in failed)
-    if status != FAILED or not may_rerun:
-        return status == PASSED or (status == NO_TESTS and "--resume" in options), []
-    alone = part.folder / "alone"
-    alone.mkdir(exist_ok=True)
-    flaky = [test for test in failed if _pytest(alone, [test]) == PASSED]
-    mark_flaky(report, {test: failed[test] for test in flaky})
-    return len(flaky) == len(failed), flaky
+    if status == FAILED and failed and all(test.startswith(RERUN) for test in failed):
+        alone = part.folder / "alone"
+        alone.mkdir(exist_ok=True)
+        failed = {test for test in failed if _pytest(alone, [test]) != PASSED}
+        is_good = not failed
+    else:
+        is_good = status == PASSED or (status == NO_TESTS and resumes)
+    flaky = [test for test in first_failures if test not in failed]
+    for file in part.folder.glob("report*.xml"):
+        mark_flaky(file, {test: first_failures[test] for test in flaky})
+    return is_good, flaky
+
+
+def _first_failures(part):
+    """
+    Return the first failure of each test that has failed since a file changed, by its name.
+    """
+    first_failures = {}
+    for name in ("failed.json", FIRST_FAILURES):  # an ended run has written only the former
+        file = part.folder / name
+        first_failures |= json.loads(file.read_text()) if file.exists() else {}
+    return first_failures
 
 
 def _pytest(folder, options):
@@ -124,6 +150,7 @@ def _pytest(folder, options):
 def mark_flaky(report, first_failures):
     """
     Write into a JUnit report which tests passed only the second time, with their first failure.
+    A test that is marked already stays as it is.
 
     Args:
         report: Path of the report.
@@ -134,7 +161,7 @@ def mark_flaky(report, first_failures):
         for case in suite.iter("testcase"):
             test = re.sub(r"@[^\]]+$", "", case.get("name"))  # pytest-xdist adds its group
             name = f"{case.get('classname').replace('.', '/')}.py::{test}"
-            if name not in first_failures:
+            if name not in first_failures or case.find(FLAKY) is not None:
                 continue
             for failure in [*case.findall("failure"), *case.findall("error")]:
                 case.remove(failure)
@@ -207,7 +234,7 @@ def run_all(options):
 
 def conclude(is_good, flaky):
     """
-    Print the table of tests that passed only the second time.
+    Print the table of tests that failed first and passed later.
 
     Args:
         is_good: Whether all tests passed at last.
@@ -217,13 +244,17 @@ def conclude(is_good, flaky):
         int: The exit code.
     """
     if flaky:
-        print("\nFLAKY: failed, and passed when run alone. The first failure of each:")
+        print("\nFLAKY: failed, and passed when run again. The first failure of each:")
     for test, part in flaky.items():
-        first = json.loads((part.folder / "failed.json").read_text())[test]
-        print(f"  {test}\n    {first.strip().splitlines()[-1]}")
+        lines = _first_failures(part)[test].strip().splitlines()
+        message = [line for line in lines if line.startswith("E ")] or lines[-1:]
+        print(f"  {test}\n    {message[0]}\n    {lines[-1]}")
     if len(flaky) > MOST_FLAKY:
         print(f"Too many: at most {MOST_FLAKY} may be flaky (got {len(flaky)}).")
-    return 0 if is_good and len(flaky) <= MOST_FLAKY else 1
+    by_luck = [test for test in flaky if not test.startswith(RERUN)]
+    if by_luck:
+        print(f"Failed by luck: find the cause of {', '.join(by_luck)}.")
+    return 0 if is_good and len(flaky) <= MOST_FLAKY and not by_luck else 1
 
 
 def main(arguments):

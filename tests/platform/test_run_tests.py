@@ -24,6 +24,21 @@ def test_passes():
     pass
 """
 
+KILLS_ITSELF_ONCE = """
+import os, pathlib, signal
+from ddp_lessons import costs
+
+def test_passes():
+    assert costs.one() == 1
+
+def test_kills_itself_once():
+    seen = pathlib.Path({seen!r})
+    if not seen.exists():
+        seen.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert costs.two() == 2
+"""
+
 
 @pytest.fixture
 def run_tests(monkeypatch):
@@ -142,9 +157,54 @@ def test_all_goes_on_where_it_was_ended(repository, run_tests, monkeypatch, capf
     shown = capfd.readouterr().out
     assert "1 deselected" in shown
     assert "1 failed" in shown
+    assert "FLAKY" not in shown
     add_tests(repository, "world", "def test_bad():\n    pass\n")
     assert run_tests.main(["--all"]) == 0
     assert "deselected" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(("folder", "status"), [("platform", 0), ("world", 1)])
+def test_all_remembers_what_failed_in_the_run_that_it_continues(
+    repository, run_tests, folder, status, monkeypatch, capfd
+):
+    """
+    A failure is not forgotten when `--all` continues. Otherwise the same command, given twice,
+    would pass a test that fails now and then.
+    """
+    part = run_tests.Part("toy", (f"tests/{folder}",))
+    monkeypatch.setattr(run_tests, "PARTS", (part,))
+    monkeypatch.setattr(run_tests, "are_all_lines_reached", lambda: True)
+    add_tests(repository, folder, FAILS_ONCE.format(seen=str(repository / "build" / "seen")))
+    (repository / "build").mkdir()
+    run_tests.main(["--all"])
+    capfd.readouterr()
+    assert run_tests.main(["--all"]) == status
+    shown = capfd.readouterr().out
+    assert f"tests/{folder}/test_{folder}_toy.py::test_fails_once" in shown
+    assert "the first time" in shown
+    assert ("Failed by luck" in shown) == (status == 1)
+    for report in (repository / "build" / "tests" / "toy").glob("report*.xml"):
+        (flaky,) = ET.parse(report).iter("property")
+        assert "the first time" in flaky.get("value")
+
+
+def test_lines_that_an_ended_run_has_reached_are_counted(repository, run_tests, monkeypatch):
+    """
+    The lines of tests that passed before a run was killed count in the run that continues it,
+    because these tests do not run again.
+    """
+    package = repository / "ddp_lessons" / "costs"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").write_text("def one():\n    return 1\n\n\ndef two():\n    return 2\n")
+    add_tests(repository, "unit", KILLS_ITSELF_ONCE.format(seen=str(repository / "build" / "seen")))
+    (repository / "build").mkdir()
+    parts = (run_tests.Part("unit", ("tests/unit",), counts_lines=True),)
+    monkeypatch.setattr(run_tests, "PARTS", parts)
+    monkeypatch.setenv("PYTHONPATH", str(repository))
+    monkeypatch.setenv("COVERAGE_FILE", "")  # the run sets it, and the test gives it back
+    assert run_tests.main(["--all"]) == 1
+    assert run_tests.main(["--all"]) == 0
 
 
 def test_tests_get_the_mark_of_their_folder(repository):

@@ -9,6 +9,7 @@ import json
 import re
 from pathlib import Path
 
+import coverage
 import pytest
 
 
@@ -48,6 +49,17 @@ def pytest_collection_modifyitems(config, items):
     passed = set(noted.read_text().splitlines()) if noted.exists() else set()
     config.hook.pytest_deselected(items=[item for item in items if name_of(item) in passed])
     items[:] = [item for item in items if name_of(item) not in passed]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item):
+    """
+    Save the lines that a test has reached before it is noted as passed. A run that is ended would
+    lose them, and the run that resumes it leaves out the test.
+    """
+    counting = coverage.Coverage.current()
+    if item.config.getoption("resume") and counting is not None:
+        counting.save()
 
 
 class _Notes:

@@ -1,8 +1,9 @@
 """
 Task 13.3: the owners' optimizer state, which some ranks save and other ranks load.
 
-On each rank: `_owned`, `_make`, `_act`, `_come_last`, `_through`, `_turn_times_round`, `_train`,
-`_states`; in both: `owners_of`, `_settings_after`. In the kernel: the rest.
+On each rank: `_owned`, `_make`, `_act`, `_come_last`, `_is_main_awake`, `_through`,
+`_turn_times_round`, `_train`, `_states`; in both: `owners_of`, `_settings_after`. In the kernel:
+the rest.
 """
 
 import os
@@ -18,6 +19,7 @@ from ddp_lessons.checks.kit.shared.warm_up import first_step
 from ddp_lessons.errors import BadInput
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
+from ddp_lessons.ranks.system.thread_stats import thread_stats_of
 
 NUM_PARAMS, _MADE_WITH = 7, 0.01
 _ASLEEP_S, _LOOK_EVERY_S = 0.3, 0.005
@@ -116,9 +118,18 @@ def _come_last(context):
     dist.all_gather_object(pids, os.getpid())
     if context.rank == (0 if context.case.seed == 0 else context.world_size - 1):
         others = [rank for rank in range(context.world_size) if rank != context.rank]
-        patience = LoadAwareTimeout(_ASLEEP_S, lambda: [pids[rank] for rank in others])
+        patience = LoadAwareTimeout(
+            _ASLEEP_S, lambda: [pids[rank] for rank in others], wants=_is_main_awake
+        )
         while not all(_through(context, rank).exists() for rank in others) and not patience.is_over:
             time.sleep(_LOOK_EVERY_S)
+
+
+def _is_main_awake(pid):
+    # Only the main thread counts. Gloo's threads wake up a hundred times a second, and a thread of
+    # an earlier answer may never sleep: the answer would then be ended before this rank begins.
+    stats = thread_stats_of(pid)
+    return stats is not None and not stats.main_sleeps
 
 
 def _through(context, rank):

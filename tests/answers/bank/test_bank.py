@@ -8,6 +8,18 @@ from answers import TASKS, UNUSUAL, WRONG, expect_own_hint, is_timed, name_of
 from ddp_lessons.checks.kit.checking import run_and_judge
 from ddp_lessons.ranks.kernel.cells import run_cell
 
+SPINNING = """
+import threading
+
+may_end = threading.Event()
+
+def spin():
+    while not may_end.is_set():
+        pass
+
+threading.Thread(target=spin, daemon=True).start()
+"""
+
 
 @pytest.mark.parametrize(
     "answer", [answer for answer in WRONG if not is_timed(answer)], ids=name_of
@@ -35,3 +47,17 @@ def test_unusual_right_answer_passes(ranks, answer):
     """
     run_cell(ranks, answer.source)
     assert run_and_judge(TASKS[answer.task], ranks)
+
+
+def test_thread_of_an_earlier_answer_does_not_refuse_a_right_one(ranks):
+    """
+    A thread that an earlier answer has left on a rank, and that never sleeps, does not keep the
+    check of task 13.3 waiting until its time is over.
+    """
+    [answer] = [one for one in UNUSUAL if one.name == "gathers on rank 0, and all read"]
+    run_cell(ranks, SPINNING)
+    try:
+        run_cell(ranks, answer.source)
+        assert run_and_judge(TASKS[answer.task], ranks)
+    finally:
+        run_cell(ranks, "may_end.set()")
