@@ -4,11 +4,11 @@
 # 35 minutes, 4 ranks. This first lesson builds on nothing but PyTorch on one device.
 
 # %% [markdown] tags=["why"]
-# A large model trains for weeks on one GPU. On four GPUs it trains up to four times as fast, because
-# each GPU works on its own quarter of the data. PyTorch does this with four processes, which
-# run the same program and exchange numbers. If one of them makes a mistake, the other three often
-# stand still, and no error says why. So this course begins with the processes themselves: who runs
-# what, what each of them holds in memory, and what is left when one of them fails.
+# A model that trains for weeks on one GPU trains up to four times as fast on four GPUs, because each
+# GPU works on its own quarter of the data. Four processes do this: they run the same program and
+# exchange numbers, and if one of them makes a mistake, the other three often stand still, and no error
+# says why. As soon as you use two GPUs, you need to know which process runs which line, what each
+# process holds in memory, and what is left when one of them fails.
 
 # %% [markdown] tags=["goal"]
 # After this lesson you can
@@ -255,7 +255,8 @@ ok("an error on one rank costs the group, and no variable", models_kept=num_kept
 # When a machine's main memory runs out, the system ends a process by the signal SIGKILL. (A GPU whose
 # memory runs out raises an ordinary error instead.) Nothing that the process had in memory is left,
 # and no `except` or `finally` of it runs. In these notebooks a new process with empty memory starts
-# in its place, and gets its rank. (`torchrun` would restart all four processes.)
+# in its place, and gets its rank. (`torchrun` would end the other three processes, too. With its option
+# `--max-restarts` it then starts all four anew.)
 #
 # We set up the new process as before: it imports everything, and makes a model with random weights.
 # Then all four ranks wrap their models in DDP.
@@ -363,8 +364,7 @@ ok("rank 0 is new, has the weights of rank 1, and trains on", good_models_left=n
 # %% [markdown] tags=["explain"]
 # Some guides say: to use a GPU, install NVIDIA's CUDA toolkit first, and then PyTorch. On a machine with
 # an NVIDIA GPU you can see whether a program uses that toolkit: the files of the libraries that it has
-# loaded are listed in `/proc/self/maps`. If you have no GPU, read on all the same: the cell
-# then counts no file at all.
+# loaded are listed in `/proc/self/maps`. If you have no GPU, read on all the same.
 
 # %% [markdown] tags=["predict"]
 # How many CUDA libraries has a rank loaded from outside of its Python environment? (The driver's
@@ -388,16 +388,17 @@ outside = [file for file in cuda if not file.startswith(environment)]
 print(f"CUDA libraries from outside: {len(outside)}")
 
 # %% [markdown] tags=["read"]
-# A rank has loaded 0 of them. (A PyTorch for the CPU has no CUDA libraries, so without a GPU this number
-# proves nothing. `ddp-lessons doctor`, in a terminal, says which PyTorch you have.) The packages that pip and conda install for GPUs bring the CUDA
-# libraries and NCCL with them, and PyTorch loads these. So for PyTorch itself you need the driver, and
-# no toolkit: [claim C01](claims.md) is **false**. You need the toolkit, or at least its compiler
-# `nvcc`, only to compile CUDA code of your own, or packages that are not distributed in compiled form.
+# A rank has loaded 0 of them. The packages that pip and conda install for GPUs bring the CUDA libraries
+# and NCCL with them, and PyTorch loads these, also on a machine without a GPU. So for PyTorch itself you
+# need the driver, and no toolkit: [claim C01](claims.md) is **false**. You need the toolkit, or at least
+# its compiler `nvcc`, only to compile CUDA code of your own, or packages that are not distributed in
+# compiled form. (A PyTorch built for CPUs loads no CUDA library at all, so there the 0 decides nothing.
+# `ddp-lessons doctor`, in a terminal, says for which of the two yours was built.)
 
 # %% tags=["check"]
 num_outside = max(len(files) for files in ranks.view["outside"])
-assert num_outside == 0
-ok("C01 is false, nothing came from a toolkit", cuda_from_outside=num_outside)
+assert num_outside == 0  # in a PyTorch built for GPUs: C01 is false
+ok("no CUDA library came from outside", cuda_from_outside=num_outside)
 
 # %% [markdown] tags=["recap"]
 # You have run one cell in four processes and found a value in each, trained one model in all of
