@@ -1,13 +1,13 @@
 """
-Join and leave a process group, split it, and name those who do not come.
+Join and leave a process group, split it, and name the ranks that do not arrive.
 
 Legend: rank r of w, where w is the world size. A store is a dictionary that all ranks share.
 
-    stores      where strangers find one another: over the environment, a file or TCP
+    stores      stores in a file, by TCP, or by the environment variables of a launcher
     joining     from rank, world size and store to a group
-    carriers    what carries the messages: which exist here, and why the others do not
+    carriers    backends: which exist here, and why the others do not
     subgroups   groups within the group
-    missing     who has not come, by rank, within a deadline
+    missing     the ranks that have not arrived by a deadline
 
 Lesson: 01_process_group.
 """

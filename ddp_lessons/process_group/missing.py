@@ -1,8 +1,8 @@
 """
-Name the ranks that have not come, within a deadline, through the store alone.
+Name the ranks that have not arrived by a deadline, with the store alone.
 
-Each rank writes its own key and looks for those of the others. No rank needs another to answer,
-so the one that never comes cannot keep the others from naming it.
+Each rank sets its own key, and checks the keys of the other ranks. No rank needs an answer from
+another, so a rank that never arrives cannot keep the others from naming it.
 """
 
 import json
@@ -15,7 +15,7 @@ from ddp_lessons.private import process_groups
 
 DEFAULT_DEADLINE_S = 3.0
 """
-How long the others are waited for before those missing are named.
+Seconds to wait for the other ranks before the missing ones are named.
 """
 
 _LOOK_EVERY_S = 0.01
@@ -176,6 +176,6 @@ def _sentence(missing, size, deadline_s, reporter):
     return (
         f"{word} {names} did not arrive within {deadline_s:g} s: {num_here} of {size} ranks "
         f"{'is' if num_here == 1 else 'are'} here (reported by rank {reporter}). "
-        f"Look whether {word.lower()} {names} started, and what became of "
-        f"{'it' if len(missing) == 1 else 'them'}."
+        f"Check whether {word.lower()} {names} started, and read "
+        f"{'its' if len(missing) == 1 else 'their'} output."
     )

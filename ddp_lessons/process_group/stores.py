@@ -1,5 +1,5 @@
 """
-Stores: a dictionary that all ranks share, found over a file, over TCP or over the environment.
+Stores: a dictionary that all ranks share, in a file, by TCP, or by the variables of a launcher.
 """
 
 import os
@@ -22,7 +22,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 Hosts that nobody but this machine's own users can reach.
 """
 
-_KNOCK_EVERY_S = 0.05
+_CONNECT_EVERY_S = 0.05
 
 
 def file_store(path: str | os.PathLike[str], world_size: int) -> dist.FileStore:
@@ -76,19 +76,19 @@ def tcp_store(
         )
     if rank != owner:
         _wait_for_owner(host, port, rank, timeout_s, owner)
-    door = None
+    listen_fd = None
     if rank == owner and (only_there or host in LOOPBACK):
-        # By itself torch listens on every network that the machine is in, whatever the host.
+        # Without this socket, torch listens on every network of the machine, whatever the host.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family)
-        port, door = listener.getsockname()[1], listener.detach()
+        port, listen_fd = listener.getsockname()[1], listener.detach()
     return dist.TCPStore(
         host,
         port,
         is_master=rank == owner,
         timeout=timedelta(seconds=timeout_s),
         wait_for_workers=False,
-        master_listen_fd=door,
+        master_listen_fd=listen_fd,
     )
 
 
@@ -139,18 +139,18 @@ def _wait_for_owner(host, port, rank, timeout_s, owner):
     # torch's own attempt to connect prints a page of C++ frames when it fails.
     give_up_at = time.monotonic() + timeout_s
     while True:
-        left_s = max(give_up_at - time.monotonic(), _KNOCK_EVERY_S)
+        left_s = max(give_up_at - time.monotonic(), _CONNECT_EVERY_S)
         try:
             with socket.create_connection((host, port), timeout=left_s):
                 return
         except OSError:
             if time.monotonic() >= give_up_at:
                 break
-            time.sleep(_KNOCK_EVERY_S)
+            time.sleep(_CONNECT_EVERY_S)
     who = "the launcher's agent" if owner is None else f"rank {owner}"
     raise RanksMissing(
         f"{who[0].upper()}{who[1:]} did not open its store within {timeout_s:g} s (reported by "
-        f"rank {rank}). Look whether {who} started, and whether every rank was told the same "
+        f"rank {rank}). Check whether {who} started, and whether every rank was told the same "
         "address.",
         [] if owner is None else [owner],
     )

@@ -5,10 +5,10 @@
 # cell.
 
 # %% [markdown] tags=["why"]
-# A training job on eight GPUs is eight processes. They can average a gradient only after they have
-# joined a **process group**, and `init_process_group` is the line for that. If one process is missing,
-# or looks for the others at a wrong address, this is the line at which the others stand still, for
-# many minutes, and their errors say little. You meet it as soon as you use two processes.
+# A training job on eight GPUs is eight processes, which can average a gradient only after they have
+# joined a **process group**, by the call `init_process_group`. If one process is missing, or looks for
+# the others at a wrong address, the others stand still in this call, for many minutes, and their errors
+# say little. You meet this as soon as you use two processes.
 
 # %% [markdown] tags=["goal"]
 # After this lesson you can
@@ -33,13 +33,14 @@ ranks = start_ranks(4)
 # exchange anything, they would have to be connected.
 #
 # A **store** solves this. It is a dictionary that all processes can read and write. Usually one process
-# keeps it in its memory, and the others reach it over the network. They only have to know where it is:
+# keeps it in its memory, and the others reach it by TCP, the protocol that carries bytes between two
+# programs over a network. They only have to know where it is:
 #
 # - the **address** of the machine, where `127.0.0.1` always means "this machine";
 # - a **port**, a number that tells the programs on one machine apart. A program that wants to be
 #   reached waits at a port. No second program can wait at the same port of that machine.
 #
-# Below, rank 0 opens a store. It asks for port 0, which means "any port that is free", and then asks
+# Below, rank 0 opens a `TCPStore`. It asks for port 0, which means "any port that is free", and then asks
 # the store which one it got. The kernel, the notebook's own process, tells the other ranks. (Our ranks
 # are connected already, because `start_ranks` has joined them to a group. In this section we use
 # only their numbers.)
@@ -128,13 +129,14 @@ ok("get waits for a key, so no rank has to come first", what_get_does=letter)
 # 3. It reads the addresses of all other ranks, and waits for those that are not there yet.
 # 4. It connects to these ranks.
 #
-# (With NCCL the ranks connect later, at the first call that moves a tensor, and find each other at
-# the store there. So some mistakes of this lesson show only at that call.)
+# (With NCCL the ranks find each other at the store and connect later, at the first call that moves a
+# tensor, or here if you pass `device_id=`. So some mistakes of this lesson may show only at that call.)
 
 # %% [markdown] tags=["predict"]
 # What must a process be told from outside, so that it can take these steps: (a) where the store is;
 # (b) where the store is, and its own rank; (c) where the store is, its own rank, and the number of
-# processes; (d) where the store is, its own rank, and the addresses of all other processes?
+# processes; (d) where the store is, its own rank, and the addresses of all other processes? (The cell
+# that shows it unfolds when you have run your prediction.)
 
 # %% tags=["predict"]
 predict("what_to_tell", "...")
@@ -145,7 +147,7 @@ predict("what_to_tell", "...")
 # Python shows them in `os.environ`. The function below calls `init_process_group`, and keeps the
 # error. Each error asks for one variable. The cell sets it, and calls the function again.
 
-# %% tags=["run"]
+# %% tags=["run", "answer"]
 # %%px
 import os
 
@@ -349,7 +351,8 @@ print(f"{num_past} ranks got past the call")
 # each rank: the line of the cell at which the rank stands, the call that it is in, and the ranks that it
 # waits for. Rank 1 waits for ranks 0 and 3, because they have not created `everyone` under number 3, and
 # rank 0 waits for ranks 1 and 2 under number 4. Then the ranks were released, and joined a new group.
-# The subgroups ended with the old one.
+# The subgroups ended with the old one, so the report says which variables to make again. But the cell that
+# made `pair` is the mistake: do not run it again.
 #
 # So the rule is: **every rank calls `new_group` for every group, in the same order, also for groups
 # that it is not in.** A rank that is not a member only raises its count. (With the option
@@ -408,18 +411,19 @@ if rank != 2:
 # Three ranks have arrived. Which of these tells each of them, within a second, which rank is missing?
 # (a) Each calls `store.add("num_arrived", 1)`, and looks how large the sum gets. (b) Each sets a key
 # with its own number, such as `arrived/3`; when all three have done so, each calls `check` for the keys
-# of ranks 0 to 3. (c) The same as (b), with `get` in place of `check`.
+# of ranks 0 to 3. (c) The same as (b), with `get` in place of `check`. (The cells that try it unfold when
+# you have run your prediction.)
 
 # %% tags=["predict"]
 predict("way_to_find_the_missing", "...")
 
-# %% tags=["mend"]
+# %% tags=["mend", "answer"]
 # %%px
 if rank != 2:  # rank 2 stays away again
     roll = dist.FileStore(f"{folder}/roll", world_size)  # a store in a file
     roll.set(f"arrived/{rank}", "yes")
 
-# %% tags=["mend"]
+# %% tags=["mend", "answer"]
 # %%px
 missing = []
 if rank != 2:

@@ -30,7 +30,7 @@ def _message(ranks, num_missing, rank, world_size):
     return (
         f"{ranks} did not arrive within {DEADLINE_S:g} s: {world_size - num_missing} of "
         f"{world_size} ranks {'is' if world_size - num_missing == 1 else 'are'} here (reported by "
-        f"rank {rank}). Look whether "
+        f"rank {rank}). Check whether "
     )
 
 
