@@ -8,9 +8,7 @@
 # DDP averages gradients without a line of yours. But other numbers reach another rank only by a call
 # of your own: a setting that rank 0 has read, the predictions of all ranks for one score, or the loss
 # over all shards of the validation data. (A **shard** is the part that one rank has.) With two or
-# more ranks, a wrong call can leave a plausible wrong number, or stop the job. This lesson makes the
-# calls one by one, shows what each rank gives and gets, and repairs two mistakes after which the
-# whole job stands still.
+# more ranks, a wrong call can leave a plausible wrong number, or stop the job.
 
 # %% [markdown] tags=["goal"]
 # After this lesson you can
@@ -290,9 +288,29 @@ whole = numbers.clone()
 dist.all_reduce(whole)
 print("equal to one all_reduce:", torch.equal(whole, torch.cat(sums)))
 
+# %% [markdown] tags=["explain"]
+# How large are the tensors that a rank brings to each call? `trace`, a function of this course, notes
+# the bytes that a call reads and writes on this rank. Each of our numbers has 8 bytes.
+
+# %% tags=["run"]
+# %%px
+from ddp_lessons.trace import trace
+
+with trace() as events:
+    dist.reduce_scatter(own_sum, entries)
+    dist.all_gather(sums, own_sum)
+    dist.all_reduce(numbers.clone())
+if rank == 0:
+    for event in events:
+        print(f"{event.name}: {event.input_bytes} bytes in, {event.output_bytes} out")
+
 # %% [markdown] tags=["read"]
-# They are equal: both ways, every rank holds 1111, 2222, 3333 and 4444. So **a reduce-scatter and
+# Both ways are equal: every rank holds 1111, 2222, 3333 and 4444. So **a reduce-scatter and
 # then an all-gather is an all-reduce.** Lesson 03 builds an all-reduce from these two halves.
+#
+# Four numbers have 32 bytes, and one number has 8. After a reduce-scatter a rank holds a quarter of what
+# it gave, and after an all-gather four times as much. The recap's table has these sizes for every call.
+# (How many bytes a rank sends for a call is another question, which lesson 03 answers.)
 #
 # Code for GPUs mostly calls `reduce_scatter_tensor` and `all_gather_into_tensor`, which take one
 # tensor in place of a list.
@@ -310,9 +328,28 @@ ok("an all-reduce overwrites what you give", logged_after_three_steps=logged)
 
 # %% [markdown] tags=["explain"]
 # Every call so far was **blocking**: Python goes on only when this rank's part of the call is done.
-# (So it is with Gloo; NCCL differs, see below.) With `async_op=True` a collective only starts, and
-# returns a **handle** at once. The rank computes something else, and calls `handle.wait()` before it
-# needs the result:
+# (So it is with Gloo; NCCL differs, see below.) One more collective does nothing but block: **`barrier`**
+# moves no numbers, and returns when all ranks have called it. Use it if all ranks must wait, for
+# example until rank 0 has written a file. In the next cell, rank 0 comes late.
+
+# %% tags=["run"]
+# %%px
+import time
+
+if rank == 0:
+    time.sleep(0.3)
+arrived_at_s = time.monotonic()  # a clock that all processes of a machine share
+dist.barrier()
+left_at_s = time.monotonic()
+
+# %% tags=["run"]
+has_waited = min(ranks.view["left_at_s"]) > max(ranks.view["arrived_at_s"])
+print(f"no rank left before the last one had arrived: {has_waited}")
+
+# %% [markdown] tags=["explain"]
+# So ranks 1 to 3 stood still. They need not: with `async_op=True` a collective only starts, and returns
+# a **handle** at once. The rank computes something else, and calls `handle.wait()` before it needs the
+# result:
 
 # %% tags=["run"]
 # %%px
@@ -364,10 +401,10 @@ print(f"after wait: {total.item()}")
 #
 # With NCCL, even a call without `async_op` returns to Python early, and so does `wait()`: only the GPU
 # waits. After `wait()` you may use the tensor as usual, because GPU work that you start later queues
-# behind the call, and `.item()` waits for it. `barrier`, in the next section, makes Python wait with
-# NCCL, too.
+# behind the call, and `.item()` waits for it. `barrier` makes Python wait with NCCL, too.
 
 # %% tags=["check"]
+assert has_waited
 num_complete = sum(ranks.view["is_complete"])
 assert [total.item() for total in ranks.view["total"]] == [1111] * 4
 ok("a handle is there before the result", complete_handles=num_complete)
@@ -396,19 +433,17 @@ dist.recv(incoming, src=left)
 # ranks send, so no rank reaches its `recv`, and no rank can go on. That is a **deadlock**. A script
 # would stand still until the time limit of its group, by default 30 minutes with Gloo and 10 with
 # NCCL. Here the ranks were released, as in lesson 00, and have a new group.
-#
-# One repair is to let some of the ranks call `recv` first and `send` second.
 
 # %% [markdown] tags=["predict"]
-# What is the smallest number of ranks that must receive first, so that all four messages arrive?
+# In the next cell, rank 0 calls `recv` first and `send` second. The other three ranks still send first.
+# How many of the four messages arrive?
 
 # %% tags=["predict"]
-predict("ranks_that_receive_first", ...)
+predict("messages_that_arrive", ...)
 
 # %% tags=["mend"]
 # %%px
-receives_first = rank == 0
-if receives_first:
+if rank == 0:
     dist.recv(incoming, src=left)
     dist.send(outgoing, dst=right)
 else:
@@ -417,14 +452,13 @@ else:
 print(f"received {incoming.item()}")
 
 # %% tags=["run"]
-num_first = sum(ranks.view["receives_first"])
 num_arrived = sum(tensor.item() > 0 for tensor in ranks.view["incoming"])
-print(f"{num_first} rank received first, and {num_arrived} of 4 messages arrived")
+print(f"{num_arrived} of 4 messages arrived")
 
 # %% [markdown] tags=["read"]
-# It takes 1 rank. Rank 0 receives, so the `send` of rank 3 returns, and rank 3 comes to its `recv`.
-# So the `send` of rank 2 returns, then that of rank 1, and at last rank 1 receives from rank 0. The
-# circle is broken at one place.
+# All 4 messages arrive. Rank 0 receives, so the `send` of rank 3 returns, and rank 3 comes to its
+# `recv`. So the `send` of rank 2 returns, then that of rank 1, and at last rank 1 receives from rank 0.
+# One rank is enough to break the circle.
 #
 # But the messages move one after the other: with 64 ranks, the last message waits for 63 others. It
 # is better to start the send without waiting for it. Each rank then receives, and waits for its send
@@ -457,12 +491,8 @@ for handle in dist.batch_isend_irecv(operations):
 print(f"received {incoming.item()}")
 
 # %% [markdown] tags=["explain"]
-# Collectives can fail to meet, too. The next cell uses one more: **`barrier`** moves no numbers. A
-# rank that calls it blocks until all ranks have called it. Use it if all ranks must wait, for example
-# until rank 0 has written a file.
-#
-# In the cell, rank 0 is to print the sum of all losses. No other rank needs the sum, so the author
-# lets only rank 0 ask for it. Then all ranks meet at the barrier.
+# Collectives can fail to meet, too. In the next cell, rank 0 is to print the sum of all losses. No
+# other rank needs the sum, so the author lets only rank 0 ask for it. Then all ranks meet at a barrier.
 
 # %% tags=["break", "raises-exception"]
 # %%px
@@ -496,7 +526,7 @@ dist.barrier()
 assert num_arrived == 4
 assert [tensor.item() for tensor in ranks.view["incoming"]] == [1000, 1, 10, 100]
 assert ranks.view["loss"][0].item() == 1111
-ok("both deadlocks are repaired", ranks_that_receive_first=num_first)
+ok("both deadlocks are repaired", messages_that_arrive=num_arrived)
 
 # %% [markdown] tags=["question"]
 # ## More: what if your tensor is a column of a matrix?
@@ -670,9 +700,9 @@ ok("rows became columns", third_on_rank_one=columns[1][2])
 # ## On your own cluster
 #
 # This script, `evaluate.py`, computes a score over all GPUs. Its data are random, so that it needs no
-# files. For this lesson it was run on the CPU with four processes: with `"gloo"` in place of `"nccl"`
-# and `"cpu"` in place of `"cuda"`, and without `set_device` and `device_id`. NCCL, GPUs and two nodes
-# were not tried.
+# files. (It was run by the commands below, with two processes a node and both nodes on one machine,
+# without GPUs: with `"gloo"` in place of `"nccl"` and `"cpu"` in place of `"cuda"`, and without
+# `set_device` and `device_id`.)
 #
 # ```python
 # import os
@@ -751,7 +781,9 @@ ok("rows became columns", third_on_rank_one=columns[1][2])
 # | `all_to_all` (More) | all | all | `w * n` to give, `w * n` to get | samples sorted by rank | no |
 # | `barrier` | none | none | none | waiting for all ranks | |
 #
-# `reduce`, `all_reduce` and `reduce_scatter` add, or combine by `op=`. None of these calls is part of
+# `reduce`, `all_reduce` and `reduce_scatter` add, or combine by `op=`. With Gloo each call blocks until
+# this rank's part of it is done, unless you pass `async_op=True`, or use `isend` and `irecv`. With NCCL
+# all but `barrier` return as soon as the GPU has the call in its queue. None of these calls is part of
 # autograd: no gradient flows back through it.
 
 # %% [markdown] tags=["next"]
