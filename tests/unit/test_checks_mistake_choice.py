@@ -213,6 +213,10 @@ def test_an_error_may_give_a_mistake_away():
     assert task.name_raised(["ValueError: rank parameter missing"]) == "no-rank"
     assert task.name_raised(["ValueError: other"]) == "raised"
     assert task.name_raised(["NameError: name 'rank' is not defined"]) == "undefined"
+    takes_one = "takes 1 positional argument but 2 were given"
+    assert task.name_raised([f"TypeError: total() {takes_one}"]) == "signature"
+    assert task.name_raised([f"TypeError: total.__init__() {takes_one}"]) == "signature"
+    assert task.name_raised([f"TypeError: helper() {takes_one}"]) == "raised"
     assert [task.is_left_under_way(name) for name in ("no-rank", "values")] == [True, False]
     task = replace(task, judge=lambda case_result: None, mistakes={"raised": "Hint."})
     assert task.name_raised(["ValueError: rank parameter missing"]) == "raised"

@@ -76,6 +76,8 @@ COMMON = {
     "forbidden": "Read in the task which calls you may use.",
     "raised": "A line that is named is yours: think of the world sizes and lengths it fails for. "
     "If none is named, compare what your function takes with what the task says.",
+    "signature": "Compare the first line of your function with the task: it must take the "
+    "arguments that the task names, in their order.",
     "undefined": "Define or import each name that it uses in the cell that defines it: ranks know "
     "nothing of the notebook's own variables.",
     "more-ranks": "With fewer ranks it came out. Work out what each rank does from its number "

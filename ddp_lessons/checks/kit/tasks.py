@@ -4,6 +4,7 @@ The class of a task: its cases, the work of each rank in a case, and how the res
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -120,8 +121,11 @@ class Task:
         """
         listed = () if isinstance(self.mistakes, dict) else self.mistakes
         fits = (m.name for m in listed if any(text in e for text in m.raises for e in errors))
+        # Python's own words: "total() takes 1 positional argument but 2 were given"
+        wrong_call = re.compile(rf"TypeError: {self.name}(\.__init__)?\(\) (takes|missing|got) ")
         is_undefined = any(error.startswith("NameError") for error in errors)
-        return next(fits, "undefined" if is_undefined else "raised")
+        general = "undefined" if is_undefined else "raised"
+        return next(fits, "signature" if any(map(wrong_call.match, errors)) else general)
 
     def is_left_under_way(self, name: str) -> bool:
         """

@@ -83,6 +83,12 @@ _ROWS = [
         "turns",
         _receives_first("rank == 0"),
     ),
+    (
+        "02.3",
+        "has no argument for the distance",
+        "signature",
+        changed(_EXCHANGE, ("(tensor, distance):", "(tensor):"), (" distance)", " 1)")),
+    ),
     ("02.3", "sends float32", "digits", _sends_in("float")),
     (
         "02.3",
