@@ -181,11 +181,11 @@ from ddp_lessons.ring import chunks_at_each_step
 
 tensor = torch.full((4,), 10**rank, device=device)
 chunks = tensor.tensor_split(n)  # 4 views of one number each
-held = chunks_at_each_step(ring_reduce_scatter, chunks)
+first_half = chunks_at_each_step(ring_reduce_scatter, chunks)
 print("after 3 steps:", *(f"{number:04}"[::-1] for number in tensor.tolist()))
 
 # %% tags=["picture"]
-steps_picture(*steps_from_digits(ranks.view["held"]))
+steps_picture(*steps_from_digits(ranks.view["first_half"]))
 
 # %% [markdown] tags=["read"]
 # Follow chunk 3 from panel to panel. The small numbers in a chunk name the ranks that are in its sum.
@@ -204,12 +204,18 @@ def ring_all_gather(chunks):
         exchange(outgoing, overwritten)
 
 
-ring_all_gather(chunks)
-print("at the end:", *(f"{number:04}"[::-1] for number in tensor.tolist()))
+second_half = chunks_at_each_step(ring_all_gather, chunks)
+num_steps = len(first_half) - 1 + len(second_half) - 1  # a half also holds its start
+digits = [f"{number:04}"[::-1] for number in tensor.tolist()]
+print(f"after {num_steps} steps:", *digits)
+
+# %% tags=["picture"]
+steps_picture(*steps_from_digits(ranks.view["second_half"]))
 
 # %% [markdown] tags=["read"]
 # Every rank holds all complete sums, 1111 in all four chunks, after 6 steps. With n ranks, each half
-# takes n - 1 steps.
+# takes n - 1 steps. The second picture starts where the first one ends. Follow chunk 3 again: rank 3 sends
+# the complete sum to rank 0, rank 0 sends it to rank 1, and rank 1 sends it to rank 2.
 #
 # Only rank r completes the sum of chunk r, and all other ranks copy it. So all ranks get the same sum,
 # to the last bit. DDP depends on this: it keeps replicas equal only because every optimizer gets equal
@@ -237,19 +243,40 @@ for name, sent_bytes in {"hub": hub_bytes, "ring": ring_bytes}.items():
 
 # %% [markdown] tags=["read"]
 # In all, the ring sends as many bytes as the hub, 7,200. But the busiest rank sends 1,800 bytes in
-# place of 3,600: 6 steps, with a chunk of 300 bytes in each. With n ranks, each rank sends 2 (n - 1)
-# chunks, each one n-th of the tensor. This stays below two tensors, so a rank's bytes hardly grow with
-# the number of GPUs.
+# place of 3,600: 6 steps, with a chunk of 300 bytes in each.
+#
+# How do these bytes grow with the number of ranks? We let ranks 0 and 1 add up, then ranks 0 to 2, then
+# all four. Rank 0 prints what it sends: it is the busiest rank of the hub, and in the ring all ranks send
+# equally many bytes.
+
+# %% tags=["run"]
+# %%px
+bytes_of_n = {}
+for n in (2, 3, 4):  # the functions above read n, right and left
+    right, left = (rank + 1) % n, (rank - 1) % n
+    if rank < n:
+        in_hub = count_sent_bytes(hub_all_reduce)
+        in_ring = count_sent_bytes(ring_all_reduce)
+        bytes_of_n[n] = [in_hub, in_ring]
+    if rank == 0:
+        print(f"{n} ranks: {in_hub:,} bytes in the hub, {in_ring:,} bytes in the ring")
+
+# %% [markdown] tags=["read"]
+# With each further rank, the busiest rank of the hub sends one tensor more: 1,200, 2,400, 3,600 bytes. A
+# rank of the ring sends 1,200, 1,600, 1,800 bytes: 2 (n - 1) chunks, each one n-th of the tensor. This
+# stays below two tensors, 2,400 bytes, for every number of ranks.
 
 # %% tags=["check"]
-held, tensors = ranks.view["held"], ranks.view["tensor"]
+first_half, tensors = ranks.view["first_half"], ranks.view["tensor"]
 for r in range(4):
-    is_complete = [number == 1111 for number in held[r][-1]]
+    is_complete = [number == 1111 for number in first_half[r][-1]]
     assert is_complete == [chunk == r for chunk in range(4)]
     assert tensors[r].tolist() == [1111] * 4
-num_steps = 2 * (len(held[0]) - 1)  # the moments of a half are its start and its steps
 assert sum(hub_bytes) == sum(ring_bytes) == 7200
 assert ring_bytes == [1800] * 4
+bytes_of_n = ranks.view["bytes_of_n"][0]
+assert bytes_of_n == {2: [1200, 1200], 3: [2400, 1600], 4: [3600, 1800]}
+num_steps = ranks.view["num_steps"][0]
 ok("a ring adds up, and no rank sends two tensors", steps_of_a_ring=num_steps)
 
 # %% [markdown] tags=["question"]
@@ -333,11 +360,12 @@ ok("C04 is false, all 4 ranks received equally much", tensors_received=num_tenso
 # the GPUs of one machine, carries hundreds of GB/s.)
 
 # %% [markdown] tags=["predict"]
-# Four ranks add up tensors of 1 GB, so large that the latency hardly counts. Rank 0 of the hub sends
-# twice as many bytes as a rank of the ring. How many times as long as the ring does the hub take?
+# Each rank has a tensor of 1 GB. A ring of 4 ranks takes 6 steps, and a ring of 1,024 ranks takes
+# 2,046, which is 341 times as many. How many times as long does the ring of 1,024 ranks take: (a) less
+# than 2 times, (b) about 18 times, or (c) about 341 times?
 
 # %% tags=["predict"]
-predict("hub_time_over_ring_time", ...)
+predict("ring_of_many_ranks", "...")
 
 
 # %% tags=["run"]
@@ -350,17 +378,26 @@ def ring_s(n, num_bytes, latency_s, bandwidth):
 
 
 link = 20e-6, 5e9  # L in seconds, and B in bytes per second
-time_ratios = {}
+times_s = {}
 for name, num_bytes in {"16 bytes": 16, "1 GB": 1e9}.items():
-    time_ratios[name] = round(hub_s(4, num_bytes, *link) / ring_s(4, num_bytes, *link))
-    print(f"{name}: the hub takes {time_ratios[name]} times as long as the ring")
+    for n in (4, 1024):
+        times_s[name, n] = hub_s(n, num_bytes, *link), ring_s(n, num_bytes, *link)
+        hub_ms, ring_ms = (1e3 * seconds for seconds in times_s[name, n])
+        print(f"{name:>8}, {n:>4} ranks: hub {hub_ms:8.1f} ms, ring {ring_ms:5.1f} ms")
+growth = times_s["1 GB", 1024][1] / times_s["1 GB", 4][1]
+print(f"1 GB: the ring of 1,024 ranks takes {growth:.1f} times as long as that of 4")
 
 # %% [markdown] tags=["read"]
-# For 1 GB the hub takes 4 times as long as the ring. One factor of 2 comes from the bytes: 3 tensors
-# go out at the hub, and 1.5 tensors at a rank of the ring. The other factor of 2 comes from the order:
-# the hub first receives and then sends, and a rank of the ring does both at the same time. With n ranks,
-# the factor for large tensors is n. For 16 bytes hub and ring take the same time, because both have
-# 2 (n - 1) messages one after another.
+# The answer is (a): the ring of 1,024 ranks takes 1.5 times as long, 440.5 ms in place of 300.1 ms. It
+# takes 341 times as many steps, but its chunks are 256 times smaller. So the bytes of a rank grow
+# only from 1.5 to nearly 2 tensors, and the latencies of the 2,046 steps cost 41 ms. The hub takes 341
+# times as long, 409 seconds.
+#
+# On 4 ranks, the hub takes 4 times as long as the ring for 1 GB. One factor of 2 comes from the bytes: 3
+# tensors go out at the hub, and 1.5 tensors at a rank of the ring. The other factor of 2 comes from the
+# order: the hub first receives and then sends, and a rank of the ring does both at the same time. With
+# n ranks, the factor is n, as long as the latency hardly counts. For 16 bytes hub and ring take the same
+# time, because both have 2 (n - 1) messages one after another.
 #
 # These times are computed, not measured: our four ranks share one machine. For the 4 GB and 8 GPUs of the
 # introduction, the formulas give 11.2 s for the hub and 1.4 s for the ring, in every step.
@@ -370,10 +407,12 @@ for name, num_bytes in {"16 bytes": 16, "1 GB": 1e9}.items():
 # for the last gradient: [lesson 05](05_replicas.ipynb).)
 
 # %% tags=["check"]
-assert time_ratios == {"16 bytes": 1, "1 GB": 4}
+ratios = {key: round(hub / ring) for key, (hub, ring) in times_s.items()}
+assert [ratios["16 bytes", 4], ratios["16 bytes", 1024], ratios["1 GB", 4]] == [1, 1, 4]
 assert [round(way(8, 4e9, *link), 1) for way in (hub_s, ring_s)] == [11.2, 1.4]
-factor = time_ratios["1 GB"]
-ok("with n = 4 ranks, the hub takes n times as long", hub_time_over_ring_time=factor)
+assert round(growth, 1) == 1.5
+letter = "a" if growth < 2 else "b" if growth < 100 else "c"
+ok("1,024 ranks in a ring take 1.5 times as long as 4", ring_of_many_ranks=letter)
 
 # %% [markdown] tags=["question"]
 # ## More: do two numbers describe measured messages?
@@ -649,15 +688,16 @@ ok("with one rank for each chunk there is one sum", different_sums=num_different
 # | line or option | what it has to do with this lesson |
 # | --- | --- |
 # | the time of 1 kB | nearly all latency: about 2 (n - 1) L, if it is a ring |
-# | the GB/s of 1 GB | about B: the script divides the bytes that each rank of a ring sends by the time |
+# | the GB/s of 1 GB | about B: the script divides the bytes that each rank of a ring sends by the time (`busbw` in NVIDIA's nccl-tests) |
 # | `NCCL_DEBUG=INFO` | NCCL prints the ranks of each ring in their order, in lines with `Channel`, and its trees, in lines with `Trees` |
 # | `--nnodes=2`, and the `--rdzv` options | n is 16: the ring crosses the network between the machines, and its slowest link sets the pace |
 # | `--ntasks-per-node=1`, `--cpus-per-task=32` | `srun` starts one `torchrun` on each machine, and each `torchrun` starts 8 ranks, which share 32 CPU cores |
 #
 # If two machines give far fewer GB/s than one, the network is the slowest link of the ring. [Lesson
-# 17](17_many_machines.ipynb) says what helps. (The Python file was run here with Gloo, without its
-# lines for GPUs. The parts for GPUs, NCCL and Slurm were not run: they
-# follow their documentation.)
+# 17](17_many_machines.ipynb) says what helps. (Both commands were run without GPUs, with two processes a
+# node and both nodes of Slurm on one machine: with `"gloo"` and `"cpu"` in place of `"nccl"` and
+# `"cuda"`, with 2 cores in place of 32, and without the lines with `torch.cuda`, the size of 1 GB and
+# `--gpus-per-node`. The sentences about NCCL follow its documentation.)
 
 # %% [markdown] tags=["recap"]
 # You have counted what each rank sends through a hub and around a ring, written a ring whose ranks all
