@@ -371,10 +371,11 @@ print(f"{num_finished} of {world_size} ranks reached the end")
 # "in backward" says that DDP made the call.
 #
 # In a script, the outcome depends on what rank 0 does next. If it waits elsewhere, the three ranks
-# block until the timeout, 30 minutes with Gloo and 10 with NCCL. If its process exits, they get an
-# error with Gloo ("Connection closed by peer"). If it goes on to its next epoch, its next
-# all-reduce pairs with their third one, so all ranks continue without an error, in different
-# epochs. A learning rate that changes by epoch then makes the replicas differ.
+# block until the timeout of the group, by default 30 minutes with Gloo and 10 with NCCL. If its
+# process exits, Gloo's connections to that process close, and the three ranks get an error. If rank 0
+# goes on to its next epoch, its next all-reduce pairs with their third one, because torch pairs calls by
+# their order ([lesson 02](02_collectives.ipynb)). Then all ranks continue without an error, in different
+# epochs, and a learning rate that changes by epoch makes the replicas differ.
 #
 # If each rank knows its number of batches before the epoch, the repair is cheap. Agree on the
 # smallest number, and stop there on all ranks:
@@ -403,15 +404,16 @@ ok("after an agreement all 4 ranks finish", ranks_that_finish=num_finished)
 # The repair above leaves batches out, and each rank must know its number of batches before the
 # epoch. With torch's context manager **Join**, all batches are used, and no rank must know their
 # number. Inside it, a rank that has run out of data does not leave: it answers the collectives of
-# the other ranks with zeros, until the last rank has finished.
+# the other ranks with zeros, until the last rank has finished. At its end, Join makes all models
+# equal: every rank gets a copy of the model of a rank that made all steps.
 
 # %% [markdown] tags=["predict"]
-# Rank 0 again has two batches, and the other ranks have three. From each batch a rank gets the
-# gradient 1. DDP divides the sum of the gradients by the world size. What is the result in the third
-# step?
+# Rank 0 again has two batches, and the other ranks have three. All models begin with the weight 1, and
+# the learning rate is 0.1. From each batch a rank gets the gradient 1, and DDP divides the sum of the
+# gradients by the world size. Which weight does rank 0 have after the `with` block? Give three decimals.
 
 # %% tags=["predict"]
-predict("gradient_of_third_step", ...)
+predict("weight_of_rank_zero", ...)
 
 # %% tags=["run"]
 # %%px
@@ -430,14 +432,13 @@ weight_after_join = model.module.weight.item()
 print(f"after the with block: weight {weight_after_join:.3f}")
 
 # %% [markdown] tags=["read"]
-# The gradient of the third step is 0.75: three ranks gave 1, rank 0 gave 0, and DDP divided by 4.
-# So each sample has the weight 1/4, as in the steps before. With the argument
+# Rank 0 has the weight 0.725. It made 2 steps, and its weight was 0.800 then. The other ranks made 3
+# steps, to 0.725, and Join ended by copying the model of one of them to all ranks.
+#
+# The third step is smaller than the other two, because its gradient is 0.75: three ranks gave 1, rank 0
+# gave 0, and DDP divided by 4. So each sample counts 1/4, as in the steps before. With the argument
 # `divide_by_initial_world_size=False`, `Join` makes DDP divide by the number of ranks that still have
 # data, so the gradient would be 1.
-#
-# Rank 0 made 2 steps, and its weight was 0.800 then. The others made 3 steps, to 0.725. Join ends
-# by copying the model of a rank that made all steps, so all four ranks have 0.725 and are equal
-# again.
 #
 # Join has three limits. It costs two more small all-reduces in each step. It copies the weights and
 # the buffers, but not the state of the optimizer, such as momentum: broadcast that state from a
@@ -448,9 +449,9 @@ print(f"after the with block: weight {weight_after_join:.3f}")
 
 # %% tags=["check"]
 assert ranks.view["gradient"] == [1, 0.75, 0.75, 0.75]
-assert [round(weight, 4) for weight in ranks.view["weight_after_join"]] == [0.725] * 4
-third = ranks.view["gradient"][1]
-ok("Join ends with equal models on all 4 ranks", gradient_of_third_step=third)
+weights = [round(weight, 4) for weight in ranks.view["weight_after_join"]]
+assert weights == [0.725] * 4
+ok("Join ends with equal models on all 4 ranks", weight_of_rank_zero=weights[0])
 
 # %% [markdown] tags=["question"]
 # ## More: how do ranks share a stream?
@@ -493,8 +494,9 @@ print(f"steps of each rank: {num_steps}. {num_fewer} ranks make fewer than rank 
 # second step, unless you use Join.
 #
 # If the loader has worker processes (`num_workers=2`), each worker iterates over its own copy of
-# the dataset, so each line would come twice on a rank. Distribute the lines to the workers, too: in
-# a worker, `torch.utils.data.get_worker_info()` has the worker's number, `id`, and `num_workers`.
+# the dataset, as [torch's documentation](https://docs.pytorch.org/docs/stable/data.html) says, so each
+# line would come twice on a rank. Distribute the lines to the workers, too: in a worker,
+# `torch.utils.data.get_worker_info()` has the worker's number, `id`, and `num_workers`.
 
 # %% tags=["check"]
 streamed = [s for own in ranks.view["stream_batches"] for batch in own for s in batch]
@@ -518,10 +520,30 @@ ok("each line is on one rank", ranks_with_fewer_steps=num_fewer)
 predict("samples_for_a_slow_rank", ...)
 
 # %% [markdown] tags=["explain"]
-# `BalancedBatchSampler` gives each rank the share of the samples that follows from the list of
-# throughputs: `num_samples * throughput / total`, where `total` is the sum of the list. The shares
-# differ, but all ranks make the same number of steps. In a real job, measure the throughput of each
-# rank, and collect the list by `gather_throughputs` of `ddp_lessons.samplers`.
+# The share of a rank follows from the list of throughputs: `num_samples * throughput / total`, where
+# `total` is the sum of the list. In a real job, measure the throughput of each rank, and collect the
+# list by `gather_throughputs` of `ddp_lessons.samplers`. All ranks shuffle alike. Then each rank takes
+# its share of the order, and cuts it into three batches, because all ranks must make equally many steps:
+
+# %% tags=["run"]
+# %%px
+throughputs = [3, 3, 3, 1]  # samples in the time in which rank 3 processes one
+shares = [120 * throughput // sum(throughputs) for throughput in throughputs]
+order = torch.randperm(120, generator=torch.Generator().manual_seed(0)).tolist()
+own_share, before = shares[rank], sum(shares[:rank])
+own_order = order[before : before + own_share]
+size = own_share // 3
+plain_batches = [own_order[i : i + size] for i in range(0, own_share, size)]
+print(f"my share: {own_share} samples, in {len(plain_batches)} batches of {size}")
+
+# %% [markdown] tags=["explain"]
+# `BalancedBatchSampler` does these lines. It also draws another order in each epoch that `set_epoch`
+# announces, and rounds shares that are not whole.
+#
+# Batches of unequal size need care: DDP's mean gives each rank the same weight, so a sample in a
+# batch of 4 would count three times as much as one in a batch of 12. Therefore the loop below sums the
+# losses of a batch, and divides by 10 on every rank. DDP then divides by 4, and each of the 40
+# samples of a step counts 1/40.
 
 # %% tags=["run"]
 # %%px
@@ -532,8 +554,8 @@ from ddp_lessons.trace import trace
 samples = torch.ones(120, 1)
 equal = DistributedSampler(samples)
 equal_loader = DataLoader(samples, batch_size=10, sampler=equal)
-throughputs = [3, 3, 3, 1]  # samples in the time in which rank 3 processes one
 balanced = BalancedBatchSampler(samples, 40, throughputs)  # 40 samples a step
+balanced_batches = list(balanced)
 balanced_loader = DataLoader(samples, batch_sampler=balanced)
 sample_s = 0.018 if rank == 3 else 0.006  # seconds of work for one sample
 
@@ -565,16 +587,12 @@ timeline_plot(tracks, "time in ms: equal shards, other rate, balanced shards")
 # %% [markdown] tags=["read"]
 # Rank 3 gets 12 samples, not 10: the samples that it loses go to the other ranks, which then need
 # longer, too. The picture shows three epochs of three steps. Solid bars are compute, and dotted
-# bars are waiting for the last rank. (Hatching is communication: an all-reduce in each step, and
-# one message more in the second step.) In the first two epochs ranks 0 to 2 wait for rank 3 in each
-# step. In the last they hardly wait.
+# bars are waiting for the last rank. (Hatching is communication: an all-reduce in each step. In the
+# second step DDP also broadcasts its new buckets.) In the first two epochs ranks 0 to 2 wait for rank
+# 3 in each step. In the last epoch they hardly wait.
 #
 # [Claim C08](claims.md) says that load is balanced by changing the learning rate. It is **false**:
 # with another rate rank 3 still has 30 samples, and the others wait as before. Change the shards.
-#
-# Batches of unequal size need care: DDP's mean gives each rank the same weight, so a sample in a
-# small batch would count more. That is why the loop sums the losses of a batch, and divides by 10
-# on every rank. DDP then divides by 4, and each of the 40 samples of a step counts 1/40.
 #
 # The order of a sampler also matters when a run is stopped in the middle of an epoch. Below, an
 # epoch has 12 samples and three steps of one sample a rank. The run stops after the first step. A
@@ -609,16 +627,16 @@ seen = ranks.view["before_stop"] + ranks.view["mended_steps"]
 assert sorted(sample for own in seen for sample in own) == list(range(12))
 assert ranks.view["num_other"] == ranks.view["num_equal"] == [30] * 4
 assert sum(ranks.view["num_balanced"]) == 120
+assert ranks.view["balanced_batches"] == ranks.view["plain_batches"]
 slow_share = ranks.view["num_balanced"][3]
 ok("C08 is false: only the shards follow the speed", samples_for_a_slow_rank=slow_share)
 
 # %% [markdown] tags=["cluster"]
 # ## On your own cluster
 #
-# This file, `train.py`, is complete: it trains and evaluates a small model on random data. We ran
-# it with two and three processes on CPUs. For that run we replaced `"nccl"` by `"gloo"`, and
-# removed the line with `set_device`, every `.cuda()` and `device="cuda"`. On GPUs and on two nodes
-# it was not run.
+# This file, `train.py`, is complete: it trains and evaluates a small model on random data. (The
+# commands below were run with two processes a node and both nodes on one machine, without GPUs: with
+# `"gloo"` and `"cpu"` in place of `"nccl"` and `"cuda"`, and without `set_device` and `.cuda()`.)
 #
 # ```python
 # import os
