@@ -1,5 +1,5 @@
 # %% [markdown] tags=["title"]
-# # Exercise 05: keep replicas equal, and hide the messages
+# # Exercise 05: keep replicas equal, and hide the all-reduces
 #
 # 45 minutes, after lesson `05_replicas`.
 # Stuck? `hint("05.1")` gives the next hint.
@@ -121,7 +121,7 @@ check.average_gradients.picture()
 # Return a list of buckets, each a list of names as in `model.named_parameters()`, the first to be sent
 # first. In a bucket, names stand in the order in which you came to them. No bucket is empty, and no
 # parameter is in two buckets. If nothing is trained, there is no bucket. Every rank must make the same
-# plan, without a message, and leave the model as it is.
+# plan, without communication, and leave the model as it is.
 
 # %% tags=["answer"]
 # %%px
@@ -175,8 +175,8 @@ check.plan_buckets.picture()
 # Their gradients add up in `.grad`, and only the last `backward` may send.
 #
 # The price, on each rank: 1 call for each bucket and step, with the gradients of that bucket only, in
-# the order of the plan. As soon as a bucket can leave, its message starts: before the next gradient is
-# ready. Inside `backward`, no hook waits for a message or asks whether it is finished.
+# the order of the plan. As soon as a bucket can leave, its all-reduce starts: before the next gradient
+# is ready. Inside `backward`, no hook waits for an all-reduce or asks whether it is finished.
 #
 # `__init__` is written: it hangs a hook on each parameter, which calls `gradient_ready` when that
 # parameter's `.grad` is complete, in every `backward`. A rank may reach layers in another order than
@@ -228,7 +228,7 @@ class OverlappedReplica:
         Start to average the first bucket that was not sent yet, and do not wait for it.
         """
         # flatten the gradients of the bucket into one tensor, zeros where there is none
-        # start the message, and keep the handle and the flat tensor in self.sent
+        # start the all-reduce, and keep the handle and the flat tensor in self.sent
         # solution
         bucket = self.buckets[len(self.sent)]
         gradients = [
@@ -259,7 +259,7 @@ class OverlappedReplica:
 check.OverlappedReplica()
 
 # %% [markdown] tags=["task"]
-# One step of yours: two micro-batches, and the messages of four buckets under the second `backward`.
+# One step of yours: two micro-batches, and the all-reduces of four buckets under the second `backward`.
 
 # %% tags=["picture"]
 check.OverlappedReplica.picture()

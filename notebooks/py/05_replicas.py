@@ -19,7 +19,7 @@
 # After this lesson you can
 #
 # - **write** data-parallel training with `broadcast` and `all_reduce`, without DDP;
-# - **pack** many gradients into few messages, and say what a larger or a smaller message changes;
+# - **pack** many gradients into few all-reduces, and say what a larger or a smaller bucket changes;
 # - **send** gradients while `backward` still computes others.
 
 # %% tags=["setup", "nbval-ignore-output"]
@@ -166,8 +166,8 @@ for reduction in ("mean", "sum"):
 # takes steps that are four times as long. With a sum loss the factor is 1.0. (Adam hardly notices a
 # constant factor, because it divides each gradient by its usual size.)
 #
-# [Claim C12](claims.md) is **false**, because most losses are means. With a mean loss, divide the sum by
-# the world size:
+# [Claim C12](claims.md) is **half true**: without a division the sum is right for a sum loss, a condition
+# that the guide leaves out. Most losses are means. With a mean loss, divide the sum by the world size:
 
 # %% tags=["run"]
 # %%px
@@ -185,7 +185,8 @@ if rank == 0:
 #
 # This division is right if each rank has the same number of samples. If not, each rank multiplies its
 # gradient by its share of all samples before the sum instead. The second "More" shows this, and
-# [task 05.2](../exercises/05_replicas.ipynb) needs it.
+# [task 05.2](../exercises/05_replicas.ipynb) needs it. (DDP divides by the world size for every loss. So
+# with DDP on four ranks, a sum loss gives a quarter of the gradient of one process.)
 
 # %% tags=["check"]
 factors = ranks.view["factors"][0]
@@ -193,7 +194,7 @@ assert factors == {"mean": 4, "sum": 1}
 assert max(ranks.view["difference"]) < 1e-14
 letters = {("mean",): "a", ("sum",): "b", ("mean", "sum"): "c", (): "d"}
 letter = letters[tuple(loss for loss, factor in factors.items() if factor == 1)]
-ok("C12 is false: divide the sum for a mean loss", loss_that_needs_no_division=letter)
+ok("C12 is half true: divide for a mean loss", loss_that_needs_no_division=letter)
 
 # %% [markdown] tags=["question"]
 # ## How many all-reduces does a step need?
@@ -209,11 +210,16 @@ ok("C12 is false: divide the sum for a mean loss", loss_that_needs_no_division=l
 # one flat tensor. Its **cap** is a number of bytes that says when it is full:
 #
 # - Go through the trained parameters, those with `requires_grad=True`, from the last layer to the first,
-#   because `backward` computes the gradients of the last layer first. (A **tied** weight, which two
-#   layers use, is one parameter.) Put each gradient into the open bucket.
+#   because `backward` computes the gradients of the last layer first. Put each gradient into the open
+#   bucket.
 # - As soon as the open bucket holds its cap **or more**, close it. A gradient is never cut in two.
 #
-# These are the gradients of a model with three layers, in that order:
+# Two kinds of parameters need care. A **frozen** parameter has `requires_grad=False`: its `.grad` stays
+# None, so a loop over gradients must skip it. A **tied** parameter belongs to two layers, for example to
+# the first and the last one. Its gradient is the sum over both uses. `model.parameters()` yields it once,
+# at its first place, so a loop over `model.parameters()` also sends it once.
+#
+# These are the gradients of a model with three layers, from the last layer to the first:
 #
 # | gradient | `4.bias` | `4.weight` | `2.bias` | `2.weight` | `0.bias` | `0.weight` |
 # | --- | --- | --- | --- | --- | --- | --- |
@@ -325,9 +331,9 @@ ok("6, 2 or 1 calls move the same bytes", buckets_for_six_gradients=len(plan))
 #
 # A **hook** tells us when a gradient is ready: a function that autograd calls while `backward` runs.
 # `parameter.register_post_accumulate_grad_hook(function)` has autograd call `function(parameter)` as
-# soon as `parameter.grad` is complete. Our hook counts how many gradients its bucket still lacks. When
-# none is missing, it starts the all-reduce with `async_op=True`. This call returns a handle at once, so
-# `backward` goes on.
+# soon as `parameter.grad` is complete: once, also for a tied parameter, when both layers have added their
+# part. Our hook counts how many gradients its bucket still lacks. When none is missing, it starts the
+# all-reduce with `async_op=True`. This call returns a handle at once, so `backward` goes on.
 
 # %% tags=["run"]
 # %%px

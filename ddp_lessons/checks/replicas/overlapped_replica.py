@@ -111,7 +111,7 @@ def _how_sent_in(view, number, model, buckets):
     sizes, got = [bytes_of(model, names) for names in buckets], [e.input_bytes for e in sent]
     if got != sizes:
         types = listed({event.dtype for event in sent} - {None})
-        fact = f"bytes of its messages: {got}, in {types}; of the buckets: {sizes}."
+        fact = f"bytes of its calls: {got}, in {types}; of the buckets: {sizes}."
         return "once" if number else "other-plan", fact
     index_of = {event.name: event.index for event in gradients if event.backward == last}
     mistake, fact = _when_sent(view, sent, buckets, index_of)
@@ -119,7 +119,7 @@ def _how_sent_in(view, number, model, buckets):
     # went well. So the first step has left something behind.
     is_left = number and "in step" not in view.case.data and mistake not in ("", "blocks")
     if not mistake and any(event.wait_index is None for event in sent):
-        fact = "wait_for_gradients returns while a message may still be under way."
+        fact = "wait_for_gradients returns while a call may still be under way."
         return "unwaited", fact
     return "once" if is_left else mistake, fact
 
@@ -138,7 +138,7 @@ def _when_sent(view, sent, buckets, index_of):
         ready = max([ready, *(index_of.get(name, float("inf")) for name in names)])
         following = min([index for index in index_of.values() if index > ready], default=None)
         if event.index < min(ready, latest):
-            fact = f"message {number} leaves before bucket {number} is complete."
+            fact = f"call {number} starts before bucket {number} is complete."
             return counted or "too-early", fact
         if following is None:
             continue
@@ -146,7 +146,7 @@ def _when_sent(view, sent, buckets, index_of):
             fact = f"bucket {number} is complete before the last gradient, and leaves late."
             return counted or "late", fact
         if event.wait_index is not None and event.wait_index < latest:
-            fact = f"before the last gradient is ready, it has waited for message {number}, "
+            fact = f"before the last gradient is ready, it has waited for call {number}, "
             return "blocks", fact + "or has looked and found it complete."
     return "", ""
 
@@ -197,7 +197,7 @@ OverlappedReplica = Task(
     may_mutate=("grad", "hooks"),
     cases=_cases,
     act=_act,
-    ok="one message a bucket, each under way before the next gradient is ready",
+    ok="one all-reduce a bucket, each under way before the next gradient is ready",
     draw=_draw,
     draws_case=1,
     hints=(
@@ -219,8 +219,8 @@ OverlappedReplica = Task(
         ),
         Mistake(
             "other-plan",
-            "Message k holds the gradients of bucket k, in one flat tensor of their dtype, and "
-            "nothing else: one message a bucket.",
+            "Call k holds the gradients of bucket k, in one flat tensor of their dtype, and "
+            "nothing else: one all-reduce a bucket.",
             shows=found_by(_how_sent, "other-plan"),
         ),
         Mistake(
@@ -248,13 +248,13 @@ OverlappedReplica = Task(
         ),
         Mistake(
             "late",
-            "Start a bucket's message in the hook of its last gradient, so that backward goes on "
-            "while it travels.",
+            "Start a bucket's all-reduce in the hook of its last gradient, so that backward goes "
+            "on while it travels.",
             shows=found_by(_how_sent, "late"),
         ),
         Mistake(
             "blocks",
-            "A hook must not wait: start the message, and wait when backward is over.",
+            "A hook must not wait: start the all-reduce, and wait when backward is over.",
             shows=found_by(_how_sent, "blocks"),
         ),
         Mistake(
@@ -287,7 +287,7 @@ OverlappedReplica = Task(
         Mistake(
             "mean",
             "The mean takes the place of .grad: of what all micro-batches have added up there, "
-            "divided once, alike for all numbers of a message, by the number of ranks. A flat "
+            "divided once, alike for all numbers of a bucket, by the number of ranks. A flat "
             "tensor is one bucket's, filled anew in each step, and read after its wait.",
             shows=found_by(_how_averaged, "mean"),
         ),
