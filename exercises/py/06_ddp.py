@@ -69,8 +69,9 @@ check.half_hook.picture()
 # %% [markdown] tags=["task"]
 # ## 06.2 Find the unused branch
 #
-# The lesson looked for `.grad` being None on one rank. That is not enough here: `.grad` may hold gradients
-# of an earlier step, and ranks may use different parts of the model.
+# In the lesson, DDP's error named the unused parameters of one rank. Here you find those of all ranks,
+# before any step: ranks may use different parts of the model. To look for `.grad` being None is not
+# enough, because `.grad` may hold gradients of an earlier step.
 #
 # `model` is not wrapped in DDP yet, and `loss` is this rank's loss, computed with it. Return two lists of
 # parameter names, `freeze` and `find`. They are the same on every rank, and in the order of

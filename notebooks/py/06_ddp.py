@@ -137,7 +137,8 @@ count_models(4, net)
 # [Claim C29](claims.md) calls `DataParallel` the simplest way, and good enough on one machine. It is
 # **half true**: it is one line, and its output is right. (Ours proves little, because on a CPU
 # `DataParallel` only calls `net`.) But on GPUs one process copies the model to all of them in every
-# forward, which is slow (not run here). Use DDP on one machine, too.
+# forward, and its threads, one for each GPU, take turns in one Python interpreter. This is slow (not
+# run here). Use DDP on one machine, too.
 
 # %% tags=["check"]
 assert ranks.view["num_models"] == [{1: 4, 2: 4, 3: 4, 4: 1}] * 4
@@ -280,9 +281,9 @@ if rank == 0:
 
 # %% [markdown] tags=["read"]
 # The answer is (b), because each forward of the wrapper begins with a broadcast of rank 0's buffers.
-# (There is one exception: the first forward after one under `torch.no_grad()` sends none.) Rank 0's
-# mean is 18&nbsp;% away from that of all 64 images. If each rank's batch is small, use `SyncBatchNorm`
-# (see the second "More").
+# (A forward sends none if the forward before it ran under `torch.no_grad()` or inside `no_sync`, which
+# [lesson 07](07_accumulation.ipynb) explains.) Rank 0's mean is 18&nbsp;% away from that of all 64
+# images. If each rank's batch is small, use `SyncBatchNorm` (see the second "More").
 #
 # [Claim C14](claims.md), to call `ddp_model.sync_buffers()` before `step()`, is **false**: there is no
 # such method, and training needs none. But after the last training step, the buffers of each rank also
@@ -378,8 +379,8 @@ if rank == 0:
 # bucket was not sent. We print two lines of a long error. The second line names the spare head's
 # parameters because of `set_debug_level`; for a script, set `TORCH_DISTRIBUTED_DEBUG=INFO`.
 #
-# If only rank 3 uses the spare head, its bucket is full, and rank 3 waits in `backward`. The buckets
-# of the other ranks are not, so these go on, and get this error in their next forward.
+# If only rank 3 uses the spare head (not run here), rank 3's bucket is full, and rank 3 waits in
+# `backward` for an all-reduce that the other ranks do not start. They get the error in their next forward.
 #
 # The first repair is for layers that no step trains, and costs nothing. Freeze them before you wrap:
 
@@ -473,22 +474,25 @@ def bfloat16_hook(state, bucket):
 
 # %% [markdown] tags=["explain"]
 # **Top-k** sends still less: the 1&nbsp;% of the numbers that are largest in absolute value, each with its
-# position, an int32. These are 2&nbsp;% of the bytes. But ranks choose different positions, so their
-# messages cannot be added on the way: every rank receives the messages of all n - 1 other ranks. In a
-# ring all-reduce, a rank receives 2 (n - 1) / n times the bytes of the gradients ([lesson
+# position, an int32. These are 2&nbsp;% of the bytes of the float32 gradients. But ranks choose different
+# positions, so their messages cannot be added on the way: every rank receives the messages of all n - 1
+# other ranks. In a ring all-reduce, a rank receives 2 (n - 1) / n times the bytes of its message ([lesson
 # 03](03_ring.ipynb)).
 
 # %% [markdown] tags=["predict"]
-# From which number of ranks n on does a rank receive at least as many bytes with top-k as with a ring
-# all-reduce of float32?
+# On 64 ranks, with which of these does a rank receive the fewest bytes: (a) a ring all-reduce of float32,
+# (b) a ring all-reduce of bfloat16, or (c) top-k?
 
 # %% tags=["predict"]
-predict("ranks_at_which_top_k_receives_as_much", ...)
+predict("fewest_bytes_received", "...")
 
 # %% tags=["run"]
-print("received, in % of the bytes of the gradients:")
-for n in (4, 16, 64, 100, 256):
-    print(f"{n} ranks: top-k {2 * (n - 1)} %, all-reduce {200 * (n - 1) / n:.0f} %")
+print("received, in % of the bytes of the float32 gradients:")
+received = {}
+for n in (4, 16, 64, 256):
+    ring = 200 * (n - 1) / n
+    received[n] = {"float32": ring, "bfloat16": ring / 2, "top-k": 2 * (n - 1)}
+    print(f"{n} ranks:", ", ".join(f"{k} {v:.0f} %" for k, v in received[n].items()))
 
 # %% tags=["run"]
 # %%px
@@ -501,35 +505,41 @@ hooks = {
     "top-k": (TopKState(share=0.01, error_feedback=False), top_k_hook),
     "top-k with error feedback": (TopKState(share=0.01), top_k_hook),
 }
-percent_left = {}
+percent_left, num_bytes = {}, {}
 for name, (state, hook) in hooks.items():
     model = DDP(digits_model(seed=0).to(device))
     model.register_comm_hook(state, hook)
     losses = train(model, images, labels, num_steps=100)
     percent_left[name] = 100 * losses[-1] / losses[0]
+    num_bytes[name] = sum(bytes_of_messages(model))  # of one more backward
     if rank == 0:
-        print(f"{name}: {percent_left[name]:.0f} % of the loss is left")
+        left = f"{percent_left[name]:.0f} % of the loss is left"
+        print(f"{name}: message of {num_bytes[name]:,} bytes, {left}")
 
 # %% [markdown] tags=["read"]
-# A rank receives at least as many bytes with top-k from 100 ranks on. (The first cell computes this,
-# and sends nothing.) bfloat16 halves the bytes of the all-reduce for any number of ranks, because an
-# all-reduce can add its messages. Against bfloat16, top-k has no advantage from 50 ranks on. So top-k
-# pays only for few ranks on a slow network, and is rarely used. Take bfloat16 first. With NCCL, torch
-# has this communication hook ready: `model.register_comm_hook(None, bf16_compress_hook)`, from
+# The answer is (b): with bfloat16 a rank receives 98&nbsp;%, with top-k 126&nbsp;%. (The first cell
+# computes this, and sends nothing.) bfloat16 halves the bytes for any number of ranks, because an
+# all-reduce adds its messages. The bytes of top-k grow with the ranks, and from 50 ranks on it has no
+# advantage over bfloat16. So top-k pays only for few ranks on a slow network, and is rarely used. Take
+# bfloat16 first. With NCCL, torch has this communication hook ready:
+# `model.register_comm_hook(None, bf16_compress_hook)`, from
 # `torch.distributed.algorithms.ddp_comm_hooks.default_hooks`.
 #
 # The second cell trains 100 steps with each communication hook. (The one for top-k is the package's.)
-# With top-k, 11&nbsp;% of the loss is left, because each step drops all numbers outside of the largest
-# 1&nbsp;%. With **error feedback**, a rank keeps these numbers, and adds them to its next gradient.
-# Then 1&nbsp;% is left, as with the exact mean. To judge a communication hook, compare the losses
-# after equally many steps, and the seconds of a step.
+# Their messages have 19,240 bytes in float32, 9,620 in bfloat16, and 392 with top-k. But with top-k,
+# 11&nbsp;% of the loss is left, because each step drops all numbers outside of the largest 1&nbsp;%. With
+# **error feedback**, a rank keeps these numbers, and adds them to its next gradient. Then 1&nbsp;% is
+# left, as with the exact mean. To judge a communication hook, compare the losses after equally many
+# steps, and the seconds of a step.
 
 # %% tags=["check"]
-percent_left = ranks.view["percent_left"][0]
+percent_left, num_bytes = ranks.view["percent_left"][0], ranks.view["num_bytes"][0]
+assert num_bytes["mean"] == 2 * num_bytes["bfloat16"]
 assert abs(percent_left["bfloat16"] - percent_left["mean"]) < 1
 assert percent_left["top-k with error feedback"] < percent_left["top-k"] / 2
-num_ranks = next(n for n in range(2, 1000) if 2 * (n - 1) >= 200 * (n - 1) / n)
-ok("bfloat16 halves the bytes", ranks_at_which_top_k_receives_as_much=num_ranks)
+letter_of = dict(zip(received[64], "abc", strict=True))
+letter = letter_of[min(received[64], key=received[64].get)]
+ok("bfloat16 halves the bytes", fewest_bytes_received=letter)
 
 # %% [markdown] tags=["question"]
 # ## More: which options of DDP are worth a line?
@@ -553,37 +563,49 @@ ok("bfloat16 halves the bytes", ranks_at_which_top_k_receives_as_much=num_ranks)
 # the bucket's memory. Then nothing is copied back, and the gradients need no memory of their own.
 
 # %% [markdown] tags=["predict"]
-# The model of the second section has six gradients. If they are views, in how many separate blocks of
-# memory do they lie after three steps?
+# A script makes four steps with the model of the second section, with other images in each. A step
+# begins with `zero_grad()`, which sets each `.grad` to None, and ends with `kept.append(net[4].bias.grad)`.
+# So step 3 makes `kept[2]`. If gradients are views, which step's gradient is in `kept[2]` after step 4?
 
 # %% tags=["predict"]
-predict("blocks_of_memory_with_views", ...)
+predict("step_of_the_kept_gradient", ...)
 
 # %% tags=["run"]
 # %%px
-def count_blocks(**options):
+def make_four_steps(**options):
+    """Return the step whose gradient is in kept[2], and the number of blocks."""
     net = digits_model(seed=0, size="large").to(device)
     model = DDP(net, **options)
-    for step in range(3):
-        cross_entropy(model(images), labels).backward()
-    return len({p.grad.untyped_storage().data_ptr() for p in net.parameters()})
+    kept, copies = [], []
+    for x, y in zip(images.split(4), labels.split(4), strict=True):
+        model.zero_grad()
+        cross_entropy(model(x), y).backward()
+        kept.append(net[4].bias.grad)
+        copies.append(net[4].bias.grad.clone())
+    is_equal = [torch.equal(kept[2], copy) for copy in copies]
+    blocks = {p.grad.untyped_storage().data_ptr() for p in net.parameters()}
+    return 1 + is_equal.index(True), len(blocks)
 
 
-num_blocks_copied = count_blocks()
-num_blocks_viewed = count_blocks(gradient_as_bucket_view=True)
+step_by_default, num_blocks_by_default = make_four_steps()
+step_with_views, num_blocks_with_views = make_four_steps(gradient_as_bucket_view=True)
 if rank == 0:
-    print(f"{num_blocks_copied} blocks by default, {num_blocks_viewed} with views")
+    print(f"by default: step {step_by_default}, {num_blocks_by_default} blocks")
+    print(f"with views: step {step_with_views}, {num_blocks_with_views} blocks")
 
 # %% [markdown] tags=["read"]
-# As views, the gradients lie in 2 blocks, one for each final bucket. By default, each of the 6 gradients
-# has a block of its own, in addition to the buckets. So with views, gradients and buckets together need
-# half of the memory.
+# `kept[2]` holds the gradient of step 4, because it is a view of the bucket, into which step 4 wrote its
+# own gradient. So if you keep gradients, keep copies: `grad.clone()`.
+#
+# By default, each of the 6 gradients has a block of memory of its own, in addition to the buckets. As
+# views they lie in 2 blocks, the final buckets. So gradients and buckets together need half of the memory.
 
 # %% tags=["check"]
-assert ranks.view["num_blocks_copied"] == [6] * 4
-num_blocks = ranks.view["num_blocks_viewed"][0]
-assert ranks.view["num_blocks_viewed"] == [2] * 4
-ok("gradients lie in their buckets", blocks_of_memory_with_views=num_blocks)
+assert ranks.view["step_by_default"] == [3] * 4
+assert ranks.view["num_blocks_by_default"] == [6] * 4
+assert ranks.view["num_blocks_with_views"] == [2] * 4
+step = ranks.view["step_with_views"][0]
+ok("gradients lie in their buckets", step_of_the_kept_gradient=step)
 
 # %% [markdown] tags=["cluster"]
 # ## On your own cluster
