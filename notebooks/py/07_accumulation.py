@@ -254,20 +254,20 @@ ok("all samples count alike", factor_of_the_large_loss=factor)
 # ## What does accumulation save?
 
 # %% [markdown] tags=["explain"]
-# Four kinds of tensors fill a GPU's memory. Parameters, gradients and the optimizer's state (Adam keeps
-# two numbers for each parameter) grow with the model, not with the batch. **Activations** are the tensors
-# that forward keeps because backward needs them. Each sample has its own, and `backward` frees them.
+# Four kinds of tensors fill a GPU's memory: parameters, gradients, the optimizer's state (Adam keeps two
+# numbers for each parameter) and **activations**. Activations are the tensors that forward keeps because
+# backward needs them. Each sample has its own, and `backward` frees them.
 #
 # `step_bytes` makes a step and returns the bytes of each kind. For activations, it counts the tensors
 # that autograd keeps for backward, and returns the peak.
 
 # %% [markdown] tags=["predict"]
-# If 96 images go through the model below together, there are 130 KiB of parameters, 130 of gradients,
-# 260 of Adam's state and 409 of activations: 929 KiB. How many KiB are there with 4 micro-batches of
-# 24? Round to a whole number.
+# A step has 96 images. They go through the model below at once, and then in 4 micro-batches of 24. Which
+# kinds shrink: (a) activations and gradients, (b) activations alone, (c) all four, or (d) none, because the
+# micro-batches together have the same 96 images?
 
 # %% tags=["predict"]
-predict("kib_in_micro_batches", ...)
+predict("kinds_that_shrink", "...")
 
 # %% tags=["run"]
 # %%px
@@ -276,20 +276,20 @@ from ddp_lessons.accumulation import example, step_bytes
 network, adam = example.deep_network(device)  # eight layers and Adam
 whole_step = step_bytes(network, adam, images[:96], labels[:96], micro_batch_size=96)
 in_parts = step_bytes(network, adam, images[:96], labels[:96], micro_batch_size=24)
-kib = [sum(num_bytes.values()) / 1024 for num_bytes in (whole_step, in_parts)]
 if rank == 0:
-    print(f"96 images at once: {kib[0]:.0f} KiB")
-    print(f"4 micro-batches of 24: {kib[1]:.0f} KiB")
+    for kind in whole_step:
+        kib, parts_kib = whole_step[kind] / 1024, in_parts[kind] / 1024
+        print(f"{kind}: {kib:.0f} KiB at once, {parts_kib:.0f} KiB in micro-batches")
 
 # %% tags=["picture"]
 memory_picture({name: ranks.view[name][0] for name in ("whole_step", "in_parts")})
 
 # %% [markdown] tags=["read"]
-# There are 622 KiB. Only the activations shrank, to 102 KiB, because only one micro-batch at a time is
-# between its forward and its backward. (So accumulation saves at most 307 KiB. It saves less than
-# that, because the gradients of the whole batch do not exist yet when its activations peak; from the
-# second micro-batch on, they do. And DDP's buckets, which are not counted here, are a second copy of
-# the gradients, unless you pass `gradient_as_bucket_view=True`.)
+# The answer is (b). The activations shrank from 409 to 102 KiB, because only one micro-batch at a time
+# is between its forward and its backward. The other kinds grow with the model, not with the batch. (The
+# peak shrinks by less than these 307 KiB, because the gradients of the whole batch do not exist yet when
+# its activations peak; from the second micro-batch on, they do. And DDP's buckets, which are not counted
+# here, are a second copy of the gradients, unless you pass `gradient_as_bucket_view=True`.)
 #
 # Some guides say that accumulation helps when the *parameters* do not fit into memory ([claim
 # C17](claims.md)). This is **false**: then shard parameters, gradients and optimizer state over the
@@ -304,8 +304,9 @@ for whole, parts in zip(ranks.view["whole_step"], ranks.view["in_parts"], strict
     assert parts["activations"] < 0.26 * whole["activations"]
     for kind in ("parameters", "gradients", "optimizer"):
         assert parts[kind] == whole[kind]
-kib = round(ranks.view["kib"][0][1])
-ok("C17 is false, only activations shrink", kib_in_micro_batches=kib)
+shrunk = tuple(kind for kind in whole if parts[kind] < whole[kind])
+letters = {("activations", "gradients"): "a", ("activations",): "b", tuple(whole): "c"}
+ok("C17 is false, only activations shrink", kinds_that_shrink=letters.get(shrunk, "d"))
 
 # %% [markdown] tags=["question"]
 # ## Which learning rate fits the larger batch?
@@ -390,15 +391,16 @@ ok("with SGD the rate grows like the batch", best_rate=nearest)
 # ## More: where do the last batches of an epoch go?
 
 # %% [markdown] tags=["explain"]
-# The micro-batches of one step are a **window**. A guide accumulates by calling `step` at every 4th
-# batch ([claim C18](claims.md)), and does not divide the loss. Below, an epoch has 156 images on each
-# rank: nine batches of 16 and one of 12.
+# The micro-batches of one step are a **window**. A guide accumulates by calling `step`, and then
+# `zero_grad`, at every 4th batch of an epoch ([claim C18](claims.md)), and does not divide the loss. Below,
+# an epoch has 156 images on each rank: nine batches of 16 and one of 12.
 
 # %% [markdown] tags=["predict"]
-# How many of the 156 images of a rank are in no step of this epoch?
+# This loop trains two epochs. Gradients of how many images of a rank are in `.grad` when the second epoch
+# makes its first step?
 
 # %% tags=["predict"]
-predict("images_in_no_step", ...)
+predict("images_in_the_step", ...)
 
 # %% tags=["break"]
 # %%px
@@ -414,12 +416,18 @@ for number, (x, y) in enumerate(batches, start=1):
         optimizer.step()
         optimizer.zero_grad()
         num_waiting = 0
+num_left = num_waiting
+for x, y in batches[:4]:  # the second epoch, up to its first step
+    cross_entropy(model(x), y).backward()
+    num_waiting += len(y)
 if rank == 0:
-    print(f"{num_waiting} of 156 images of each rank are in no step")
+    print(f"{num_left} of 156 images of each rank are in no step of their epoch")
+    print(f"the first step of the second epoch has {num_waiting} images")
 
 # %% [markdown] tags=["read"]
-# 28 images of each rank, 16 and 12, are in no step. Their gradient waits in `.grad` for the next
-# epoch, or is lost. They need a window of their own. Every rank has m = 28 images in it, so the
+# Gradients of 92 images are in `.grad`: 64 of the second epoch, and 28 (16 and 12) of the first. After
+# batch 8 the first epoch makes no step, so the gradients of its last two batches wait. Those of the last
+# epoch are lost. The 28 images need a window of their own. Every rank has m = 28 images in it, so the
 # factors are n / m:
 
 # %% tags=["mend"]
@@ -444,8 +452,9 @@ if rank == 0:
 # %% tags=["check"]
 assert min(ranks.view["percent_halved"]) > 1
 assert min(ranks.view["times_as_long"]) > 1.9
+assert ranks.view["num_left"] == [28] * 4
 num_waiting = ranks.view["num_waiting"][0]
-ok("C18 is half true, the rest needs a step, too", images_in_no_step=num_waiting)
+ok("C18 is half true, the rest needs a step, too", images_in_the_step=num_waiting)
 
 # %% [markdown] tags=["question"]
 # ## More: when are gradients clipped?
@@ -689,8 +698,7 @@ ok("C19 is half true, only a metric needs a message", what_differs=choice)
 # | `LinearLR(..., total_iters=10)` | the warm-up: a tenth of the rate at first, all of it after 10 optimizer steps |
 # | `--standalone`, `--rdzv-...` | where the processes find each other: [lesson 01](01_process_group.ipynb) |
 #
-# The script prints the loss of rank 0's last micro-batch. This loss should be well below 2.3, the loss of
-# guessing among ten classes.
+# The script prints the loss of rank 0's last micro-batch. (A guess among ten classes has a loss of 2.3.)
 #
 # Both commands were run without GPUs, the second on a Slurm of two nodes, with these changes: `"gloo"`
 # and `"cpu"` in place of `"nccl"` and `"cuda"`, layers of 64 in place of 1024, 3 steps, 2 processes and 2
