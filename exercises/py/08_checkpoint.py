@@ -14,8 +14,9 @@ ranks = start_ranks(4)
 # %% [markdown] tags=["task"]
 # ## 08.1 An atomic save
 #
-# The lesson's save was one program's. Write it for several ranks and for kills that come again and again.
-# All ranks call `save`, with states that differ. Save the state of rank 0 with `torch.save`, so that
+# The lesson's script for a cluster has such a save. Write your own without a look at it, for kills that
+# come again and again. All ranks call `save`, with states that differ. Save the state of rank 0 with
+# `torch.save`, so that
 #
 # - a kill at any moment leaves the old file or the new one, complete;
 # - the new file is on the disk (`fsync`) before it takes the name: a kill loses what the process had in

@@ -98,6 +98,19 @@ def environment():
     return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
+def run_on_one_node(stem, folder):
+    """
+    Run the lesson's command for one node in a folder with its file, and return what rank 0 printed.
+    """
+    [one_node] = [command for command in commands(stem) if "--standalone" in command]
+    done = subprocess.run(
+        words_of(one_node), cwd=folder, env=environment(), capture_output=True, text=True,
+        check=False, timeout=LIMIT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 WITH_CLUSTER = [stem for stem in STEMS if any(blocks(stem, "python")) and commands(stem)]
 WITH_SLURM = [stem for stem in WITH_CLUSTER if blocks(stem, "bash")]
 
@@ -108,13 +121,21 @@ def test_one_node_runs_the_file(stem, tmp_path):
     The command for one node runs the lesson's file, and rank 0 prints a result.
     """
     write_script(stem, tmp_path, world_size=2)
-    [one_node] = [command for command in commands(stem) if "--standalone" in command]
-    done = subprocess.run(
-        words_of(one_node), cwd=tmp_path, env=environment(), capture_output=True, text=True,
-        check=False, timeout=LIMIT_S,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    assert run_on_one_node(stem, tmp_path).strip()
+
+
+def test_checkpoint_of_a_shorter_run_is_continued(tmp_path):
+    """
+    The file of lesson 08, started again in the same folder, begins after the last saved epoch.
+    """
+    stem = "08_checkpoint"
+    write_script(stem, tmp_path, world_size=2)
+    script = tmp_path / commands(stem)[0].split()[-1]
+    whole, saved = script.read_text(), []
+    for num_epochs in (2, 5):
+        script.write_text(whole.replace("while epoch < 5:", f"while epoch < {num_epochs}:"))
+        saved.append(re.findall(r"saved epoch (\d+)", run_on_one_node(stem, tmp_path)))
+    assert saved == [["1", "2"], ["3", "4", "5"]]
 
 
 @pytest.mark.parametrize("stem", WITH_CLUSTER)

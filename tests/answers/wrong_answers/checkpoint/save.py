@@ -16,10 +16,6 @@ def save(state, path):
 
 OVER = ('"wb"', '"r+b" if other.exists() else "wb"')
 
-SYNC = """            file.flush()
-            os.fsync(file.fileno())
-"""
-
 ANSWERS = [
     Answer("08.1", "writes in place", "in-place", _ONE_FILE),
     Answer(
@@ -41,7 +37,16 @@ def save(state, path):
             "        path.unlink(missing_ok=True)\n        os.replace(other",
         ),
     ),
-    save("does not wait for the disk", "unsynced", (SYNC, "")),
+    save(
+        "waits for the disk while a small file is still in Python's buffer",
+        "unsynced",
+        ("import os, torch", "import io, os, torch"),
+        (
+            "            torch.save(state, file)\n            file.flush()\n",
+            "            content = io.BytesIO()\n            torch.save(state, content)\n"
+            "            file.write(content.getvalue())\n",
+        ),
+    ),
     save(
         "writes in the folder for temporary files",
         "other-folder",
