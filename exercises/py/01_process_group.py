@@ -1,7 +1,7 @@
 # %% [markdown] tags=["title"]
 # # Exercise 01: join a group, make subgroups, name the missing ranks
 #
-# 30 minutes, after lesson `01_process_group`.
+# 45 minutes, after lesson `01_process_group`.
 # Stuck? `hint("01.1")` gives the next hint.
 
 # %% tags=["setup", "nbval-ignore-output"]

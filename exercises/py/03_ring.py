@@ -1,7 +1,7 @@
 # %% [markdown] tags=["title"]
 # # Exercise 03: make a ring, and say what it costs
 #
-# 60 minutes, after lesson `03_ring`.
+# 110 minutes, after lesson `03_ring`.
 # Stuck? `hint("03.1")` gives the next hint.
 
 # %% tags=["setup", "nbval-ignore-output"]

@@ -1,7 +1,7 @@
 # %% [markdown] tags=["title"]
 # # Exercise 05: keep replicas equal, and hide the all-reduces
 #
-# 45 minutes, after lesson `05_replicas`.
+# 100 minutes, after lesson `05_replicas`.
 # Stuck? `hint("05.1")` gives the next hint.
 #
 # All tasks use the same kind of model: layers named `layer0`, `layer1` and so on, then a `head`, each

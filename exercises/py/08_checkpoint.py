@@ -1,7 +1,7 @@
 # %% [markdown] tags=["title"]
 # # Exercise 08: lose nothing when a rank is killed
 #
-# 70 minutes, after lesson `08_checkpoint`.
+# 100 minutes, after lesson `08_checkpoint`.
 # Stuck? `hint("08.1")` gives the next hint.
 
 # %% tags=["setup", "nbval-ignore-output"]

@@ -240,12 +240,19 @@ def exercises():
     return {place.stem: read_notebook(place.blank)["cells"][0]["source"] for place in places}
 
 
+def exercise_rows():
+    """
+    Return the rows of the table of exercises: (lesson id, minutes).
+    """
+    text = (ROOT / "exercises" / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| \[(\d\d_\w+)\]\(\1\.ipynb\) \| .+? \| (\d+) \|$", text, re.MULTILINE)
+
+
 def test_table_of_exercises_says_what_their_titles_say():
     """
     The table of exercises has the minutes of their titles, by which a teacher plans a day.
     """
-    text = (ROOT / "exercises" / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \[(\d\d_\w+)\]\(\1\.ipynb\) \| .+? \| (\d+) \|$", text, re.MULTILINE)
+    rows = exercise_rows()
     said = {
         stem: re.search(r"^(\d+) minutes", title, re.M)[1] for stem, title in exercises().items()
     }
@@ -254,6 +261,24 @@ def test_table_of_exercises_says_what_their_titles_say():
         f"edit the table in exercises/README.md, in the form of its other rows: {differ}"
     )
     assert list(said) == STEMS
+
+
+def test_readme_says_how_many_hours_the_core_takes():
+    """
+    The README's hours are the sums of its tables, because a learner plans by them.
+    """
+    core = STEMS[:9]
+    lessons = {stem: int(minutes) for stem, _, minutes, _, _ in readme_rows()}
+    exercises = {stem: int(minutes) for stem, minutes in exercise_rows()}
+    minutes = [sum(table[stem] for stem in core) for table in (lessons, exercises)]
+    said = re.search(
+        r"about (\d+) hours to do the core, lessons 00 to 08: the lessons take about (\d+) hours, "
+        r"and their exercises about (\d+)\.",
+        " ".join(README.split()),
+    )
+    assert said, "README: say the hours of lessons 00 to 08, and of their exercises"
+    hours = [round(number / 60) for number in (sum(minutes), *minutes)]
+    assert [int(number) for number in said.groups()] == hours
 
 
 def test_exercises_link_to_no_file():
