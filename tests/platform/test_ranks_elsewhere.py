@@ -77,7 +77,7 @@ def test_nobody_listens_to_other_networks(ranks, bed, sockets_before):
     found = listening_here(ranks, bed, sockets_before)
     found = found.union(*(listening_on_host(bed, number) for number in (1, 2)))
     assert {interface for _, interface in found} == {"loopback", "the cluster's"}
-    assert {process for process, _ in found} == {"controller", "nanny", "rank", "sshd"}
+    assert {process for process, _ in found} == {"controller", "KernelNanny", "rank", "sshd"}
 
 
 def test_who_listens_to_every_network_is_found(ranks, bed):

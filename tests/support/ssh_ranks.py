@@ -35,7 +35,7 @@ for process in psutil.process_iter(["name", "cmdline"]):
             found.append((words, connection.laddr.ip, connection.laddr.port))
 print(json.dumps(found))
 """
-PROCESSES = {"engine.nanny": "nanny", "rank ": "rank", "sshd": "sshd"}
+PROCESSES = {"engine.nanny": "KernelNanny", "rank ": "rank", "sshd": "sshd"}
 """
 {part of a process's name or command line: the process's short name}, for processes that may listen
 on a host.
