@@ -7,4 +7,4 @@ from ddp_lessons.ranks import start_ranks, stop_ranks
 
 __all__ = ["join_board", "leave_board", "ok", "predict", "start_ranks", "stop_ranks"]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -11,6 +11,7 @@ import yaml
 from packaging.version import Version
 from paths import ROOT
 
+from ddp_lessons import __version__
 from ddp_lessons.course.doctor.doctor import (
     NEWEST_PYTHON,
     NEWEST_TRIED_TORCH,
@@ -111,6 +112,17 @@ def test_readme_says_which_versions_were_run():
     assert max(torches, key=Version) == NEWEST_TRIED_TORCH
     assert min(torches, key=Version) == f"{OLDEST_TORCH}.0"
     assert pinned[1] in torches
+
+
+def test_texts_name_the_version_of_the_package():
+    """
+    The changelog begins with the package's version, and README's wheels have it in their names,
+    because a learner compares the two with the output of `ddp-lessons --version`.
+    """
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(r"^## (.+)$", changelog, re.MULTILINE)[1] == __version__
+    wheels = re.findall(r"ddp_lessons-([\d.]+)-py3", (ROOT / "README.md").read_text())
+    assert set(wheels) == {__version__}
 
 
 def workflow(name):
