@@ -336,6 +336,36 @@ def test_teaching_names_sections_that_are_there():
             assert places == sorted(places)
 
 
+def answers_by_heading(path):
+    """
+    Return {heading of a section: the answers that its cells have printed} of an executed lesson.
+    """
+    answers, heading = {}, ""
+    for cell in nbformat.read(path, as_version=4)["cells"]:
+        if cell["source"].startswith("## "):
+            heading = cell["source"].partition("\n")[0].removeprefix("## ")
+        printed = "".join(output.get("text", "") for output in cell.get("outputs", ()))
+        answers.setdefault(heading, []).extend(re.findall(r"^it was (\S+)$", printed, re.MULTILINE))
+    return answers
+
+
+def test_teaching_gives_the_answers_that_cells_print():
+    """
+    The page for teachers says the answer of a prediction as "it is 84" or "it is (b)". It is the
+    answer that the lesson has printed, because a teacher says it before a class.
+    """
+    page, num_found = (ROOT / "docs" / "teaching.md").read_text(), 0
+    lessons = {place.stem[:2]: place for place in all_notebooks(ROOT) if place.is_lesson}
+    for part in page.split("\n## Lesson ")[1:]:
+        answers = answers_by_heading(lessons[part[:2]].notebook)
+        for section in part.partition("\n## ")[0].split('\n### "')[1:]:
+            heading = section.partition('"')[0]
+            for said in re.findall(r"\b[Ii]t is \(?(\d[\d.]*\b|[a-z](?=\)))", section):
+                assert said in answers[heading], f"{heading}: say one of {answers[heading]}"
+                num_found += 1
+    assert num_found >= 3
+
+
 def test_site_is_made_anew_when_anything_of_it_differs(site, monkeypatch, tmp_path):
     """
     The site is rebuilt when any of its inputs changes. A site that only seems current would show an
