@@ -175,7 +175,9 @@ class _Pages:
     def _contents(self):
         lessons = [place for place in self.places if place.is_lesson]
         exercises = [place for place in self.places if not place.is_lesson]
-        numbered = [f"{p.stem[:2]} {self._titles[self._page_of(p)]}" for p in lessons]
+        numbered = [
+            f"{p.stem.replace('_', ' ')}: {self._titles[self._page_of(p)]}" for p in lessons
+        ]
         parts = {
             "Lessons": [
                 f"{title} <lessons/{place.stem}>"

@@ -241,10 +241,12 @@ def test_pictures_on_pages_have_words(stage):
 
 def test_index_names_every_page(stage):
     """
-    The index names every page, because a page in no list cannot be found.
+    The index names every page, because a page in no list cannot be found. It names the subject of a
+    lesson before its question, because readers search for subjects.
     """
     folder = stage()
     index = (folder / "index.md").read_text() + (folder / "api" / "index.md").read_text()
+    assert "\n02 collectives: What moves when ranks talk? <lessons/02_collectives>\n" in index
     pages = [path.relative_to(folder) for path in folder.rglob("*.*") if "files" not in path.parts]
     for page in pages:
         if page.name != "index.md":
