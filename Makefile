@@ -1,4 +1,4 @@
-# Two commands are all a learner needs: `make lab` and `make test`. `make help` lists the rest.
+# A learner needs one command, `make lab`. `make test` runs the tests, and `make help` lists the rest.
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 

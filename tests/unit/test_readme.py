@@ -1,5 +1,5 @@
 """
-Files to which the README links.
+Files to which the README links, and commands that it names.
 """
 
 import re
@@ -24,3 +24,13 @@ def test_readme_picture_is_small():
     The README's picture is small, because every visitor loads it, and every clone contains it.
     """
     assert (ROOT / "docs" / "lesson_00.png").stat().st_size < MOST_BYTES
+
+
+def test_readme_names_the_command_by_which_ci_tests():
+    """
+    The README names the test command of `.ci/run`, below the command by which a learner starts.
+    """
+    commands = re.findall(r"^\$ (make \w+)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert commands[0] == "make lab"
+    assert "make test" in commands
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
