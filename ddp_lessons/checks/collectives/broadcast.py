@@ -4,9 +4,8 @@ Task 02.4: a broadcast in log2(w) rounds.
 On each rank: `_act`. In the kernel: the rest.
 """
 
-from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE, MUST_FIT, tensor_of
+from ddp_lessons.checks.collectives.tensors import LOST_DIGITS, MUST_FIT, tensor_of
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
-from ddp_lessons.checks.kit.shared.lost_digits import is_nearly
 from ddp_lessons.checks.kit.shared.message_rounds import rounds_of_sends, sending_device
 from ddp_lessons.checks.kit.shared.repeated_calls import KEPT_HINT
 from ddp_lessons.checks.kit.shared.watched_calls import EARLY_USE, call_watched
@@ -35,11 +34,6 @@ def _act(context, broadcast):
         broadcast,
         lambda case: [tensor_of(case, context.rank).to(device), context["src"]],
     )
-
-
-def _loses_digits(view):
-    both = view.got, view.expected
-    return view.is_off and both[0].shape == both[1].shape and is_nearly(*both, [both[1]])
 
 
 def _sends_too_often(view):
@@ -115,12 +109,7 @@ broadcast = Task(
             "This rank still has its own tensor.",
             gives=lambda case, rank: [tensor_of(case, rank)],
         ),
-        Mistake(
-            "digits",
-            IN_ITS_DTYPE,
-            "The numbers are nearly right: some digits are lost.",
-            shows=_loses_digits,
-        ),
+        LOST_DIGITS,
         VALUES,
         Mistake(
             "cost",

@@ -6,16 +6,15 @@ On each rank: `_act`. In the kernel: the rest.
 
 import math
 
-from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE, MUST_FIT, tensor_of
-from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.shared.lost_digits import refuse_lost_digits
+from ddp_lessons.checks.collectives.tensors import LOST_DIGITS, MUST_FIT, tensor_of
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
 from ddp_lessons.checks.kit.shared.message_rounds import (
     rounds_in_turns,
     rounds_of_sends,
     sending_device,
 )
 from ddp_lessons.checks.kit.shared.repeated_calls import KEPT_HINT
-from ddp_lessons.checks.kit.shared.watched_calls import EARLY_USES, call_watched, refuse_early
+from ddp_lessons.checks.kit.shared.watched_calls import EARLY_USES, call_watched
 from ddp_lessons.pictures import timeline_picture, timeline_tracks
 from ddp_lessons.trace import merge
 
@@ -48,38 +47,31 @@ def _act(context, exchange):
     )
 
 
-def _judge(case_result):
-    refuse_early(case_result)
-    tensors, w = case_result.before, case_result.case.world_size
-    distance = case_result.case["distance"]
-    for rank, got in enumerate(case_result.results):
-        expected = tensors[(rank - distance) % w]
-        both = {"got": got, "expected": expected}
-        if got is not None and not equal(got, expected):
-            if equal(got, tensors[rank]):
-                raise case_result.wrong("own", rank, **both, fact="This rank has its own tensor.")
-            if equal(got, tensors[(rank + distance) % w]):
-                fact = "This rank has the tensor of the rank that it should send to."
-                raise case_result.wrong("direction", rank, **both, fact=fact)
-            if equal(got, tensors[rank - 1]):
-                fact = f"The distance is {distance}, and this rank has its neighbour's tensor."
-                raise case_result.wrong("neighbour", rank, **both, fact=fact)
-        refuse_lost_digits(case_result, rank, got, expected, [expected])
-        case_result.expect(rank, got, expected)
-    most = 1 if distance % w else 0
-    for rank, names in enumerate(case_result.call_names):
-        num_sent = names.count("send")
-        if num_sent > most:
-            fact = f"What it returns is right, but it sends {num_sent} messages; {most} is enough."
-            raise case_result.wrong("cost", rank, fact=fact)
-    most = rounds_in_turns(w // math.gcd(w, distance))
-    for rank, rounds in enumerate(rounds_of_sends(case_result.traces)):
-        if max(rounds, default=0) > most:
-            fact = (
-                f"Its message can only move in round {max(rounds)}, because it waits for a chain "
-                f"of other messages; {most} rounds are enough."
-            )
-            raise case_result.wrong("turns", rank, fact=fact)
+def _tensor_at(case, rank):
+    """
+    Return the tensor with which a rank starts, counted in a circle: rank w is rank 0.
+    """
+    return tensor_of(case, rank % case.world_size)
+
+
+def _sends_too_often(view):
+    num_sent = view.case_result.call_names[view.rank].count("send")
+    most = 1 if view.case["distance"] % view.case.world_size else 0
+    if num_sent <= most:
+        return ""
+    return f"The value is right, but the rank sends {num_sent} messages; {most} is enough."
+
+
+def _waits_for_a_chain(view):
+    w = view.case.world_size
+    most = rounds_in_turns(w // math.gcd(w, view.case["distance"]))
+    last = max(rounds_of_sends(view.case_result.traces)[view.rank], default=0)
+    if last <= most:
+        return ""
+    return (
+        f"Its message can only move in round {last}, because it waits for a chain of other "
+        f"messages; {most} rounds are enough."
+    )
 
 
 def _draw(case_result):
@@ -99,7 +91,6 @@ exchange = Task(
     twice=True,
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="1 message a rank, and no long chain of waiting ranks",
     draw=_draw,
     hints=(
@@ -111,26 +102,69 @@ exchange = Task(
         "handle = dist.irecv(arrived, src=...) comes first, with rank (rank - distance) % "
         "world_size. Then send, wait and return.",
     ),
-    mistakes=EARLY_USES
-    | {
-        "deadlock": "If all ranks of a circle block in the same call, none makes the other call. "
-        "To take turns by even and odd ranks is not enough: at an even distance, even ranks send "
-        "to even ranks. Start one of the calls without waiting for it.",
-        "unwaited": "isend and irecv return at once. Keep the handle, and wait for it before you "
-        "return.",
-        "direction": "Send to rank r + distance, and receive from rank r - distance.",
-        "neighbour": "Use the argument distance: the source of rank r is rank r - distance.",
-        "own": "A rank keeps its own tensor only if it would send to itself. Else receive into a "
-        "new tensor, wait until the message is there, and return that tensor.",
-        "died": MUST_FIT,
-        "input-changed": "Receive into another tensor: torch.empty_like(tensor).",
-        "digits": IN_ITS_DTYPE,
-        "turns": "All ranks can send at the same time: isend and irecv start without waiting.",
-        "kept": KEPT_HINT,
-        "cost": "Send the whole tensor in one message, whatever its size. A rank that would send "
-        "to itself sends nothing.",
-        "forbidden": "Use send, recv, isend and irecv: each tensor goes to one rank only.",
-        "raised": _IN_A_CIRCLE + " A tensor may have 0 numbers: then recv needs its argument src.",
-    },
+    expected=Expected(lambda case, rank: _tensor_at(case, rank - case["distance"])),
+    mistakes=(
+        *EARLY_USES,
+        Mistake(
+            "own",
+            "A rank keeps its own tensor only if it would send to itself. Else receive into a new "
+            "tensor, wait until the message is there, and return that tensor.",
+            "This rank has its own tensor.",
+            gives=lambda case, rank: [_tensor_at(case, rank)],
+        ),
+        Mistake(
+            "direction",
+            "Send to rank r + distance, and receive from rank r - distance.",
+            "This rank has the tensor of the rank that it should send to.",
+            gives=lambda case, rank: [_tensor_at(case, rank + case["distance"])],
+        ),
+        Mistake(
+            "neighbour",
+            "Use the argument distance: the source of rank r is rank r - distance.",
+            "This rank has its left neighbour's tensor, although the distance is not 1.",
+            gives=lambda case, rank: [_tensor_at(case, rank - 1)],
+        ),
+        LOST_DIGITS,
+        VALUES,
+        Mistake(
+            "cost",
+            "Send the whole tensor in one message, whatever its size. A rank that would send to "
+            "itself sends nothing.",
+            shows=_sends_too_often,
+        ),
+        Mistake(
+            "turns",
+            "All ranks can send at the same time: isend and irecv start without waiting.",
+            shows=_waits_for_a_chain,
+        ),
+        Mistake(
+            "no-distance",
+            "The function takes a distance since version 0.2.0: write exchange(tensor, distance). "
+            "Rank r sends to rank r + distance, as the text of the task says. Version 0.1.0 asked "
+            "for the exchange with the neighbours alone, whose distance is 1.",
+            raises=("exchange() takes 1 positional argument",),
+        ),
+        Mistake(
+            "deadlock",
+            "If all ranks of a circle block in the same call, none makes the other call. To take "
+            "turns by even and odd ranks is not enough: at an even distance, even ranks send to "
+            "even ranks. Start one of the calls without waiting for it.",
+        ),
+        Mistake(
+            "unwaited",
+            "isend and irecv return at once. Keep the handle, and wait for it before you return.",
+        ),
+        Mistake("died", MUST_FIT),
+        Mistake("input-changed", "Receive into another tensor: torch.empty_like(tensor)."),
+        Mistake("kept", KEPT_HINT),
+        Mistake(
+            "forbidden",
+            "Use send, recv, isend and irecv: each tensor goes to one rank only.",
+        ),
+        Mistake(
+            "raised",
+            f"{_IN_A_CIRCLE} A tensor may have 0 numbers: then recv needs its argument src.",
+        ),
+    ),
     allowed=("send", "recv"),
 )
