@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numbers
 import re
+import warnings
 from typing import TYPE_CHECKING
 
 from ddp_lessons.errors import BadInput
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
 _LETTER = re.compile(r"\(?([a-z])\)?")
 
 
-def predict(name: str, prediction: numbers.Real | float | str | EllipsisType = ...) -> None:
+def predict(
+    name: str,
+    prediction: numbers.Real | float | str | EllipsisType = ...,
+    *,
+    number: numbers.Real | float | EllipsisType = ...,
+) -> None:
     """
     Record a learner's prediction of what the next cells will show.
 
@@ -33,10 +39,19 @@ def predict(name: str, prediction: numbers.Real | float | str | EllipsisType = .
         name: Name of the prediction, such as "lines". No two questions of the course share a name.
         prediction: The learner's number, or the letter of a choice, such as "b"; `B` and `(b)` are
             the same. The dots, `...` or "...", leave the question open, which costs nothing.
+        number: The name of `prediction` in version 0.1.0. It causes a warning, and ends with 0.3.0.
 
     Raises:
         BadInput: The argument `prediction` is neither a number nor a letter.
     """
+    if number is not ...:
+        warnings.warn(
+            "predict(name, number=...) is the call of version 0.1.0, and ends with 0.3.0. Write "
+            "predict(name, prediction=...).",
+            FutureWarning,
+            stacklevel=2,
+        )
+        prediction = number
     if prediction is ... or prediction == "...":
         notes.note_prediction(name, None)
         return

@@ -7,11 +7,14 @@ Lesson: 03_ring.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+import warnings
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from ddp_lessons.collectives import Peers
 from ddp_lessons.errors import BadInput
 
 if TYPE_CHECKING:
@@ -19,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def chunks_at_each_step(
-    loop: Callable[[Sequence[torch.Tensor]], None], chunks: Sequence[torch.Tensor]
+    loop: Callable[[Sequence[torch.Tensor]], None] | ModuleType,
+    chunks: Sequence[torch.Tensor],
+    group: dist.ProcessGroup | None = None,
 ) -> list[list[float]]:
     """
     Call a loop of a ring, and return what was in each chunk before each step and at the end.
@@ -28,20 +33,32 @@ def chunks_at_each_step(
 
     Args:
         loop: A function of the chunks that starts the messages of each step by one call of
-            `dist.batch_isend_irecv`.
-        chunks: One number each, so that a chunk can be read at a glance. Changed in place.
+            `dist.batch_isend_irecv`. Until version 0.3.0 it may be a module such as `ring.steps`,
+            as in version 0.1.0, which causes a warning.
+        chunks: One number each, so that a chunk can be read at a glance. Changed in place. With a
+            module, it is one tensor of shape (world size,).
+        group: The process group of a module; None is the default group. A loop has its own.
 
     Returns:
         list: For each moment, the first before any step, the number of each chunk.
 
     Raises:
-        BadInput: A module is passed in place of the loop, as in earlier versions of the lesson.
+        BadInput: The loop is neither a function nor a module.
     """
+    if isinstance(loop, ModuleType):
+        warnings.warn(
+            "chunks_at_each_step(module, flat, group) is the call of version 0.1.0, and ends with "
+            "0.3.0. Write chunks_at_each_step(loop, chunks): the loop is a function of the chunks, "
+            "such as ring_reduce_scatter of lesson 03, and flat.tensor_split(world_size) makes "
+            "chunks.",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return _numbers_at_each_step(loop, chunks, group)
     if not callable(loop):
         raise BadInput(
             "No loop of a ring: expected a function of the chunks, such as ring_reduce_scatter of "
-            f"lesson 03 (got {loop!r}). An earlier version of the lesson passed a module: open the "
-            "new version."
+            f"lesson 03 (got {loop!r}). Write that function first."
         )
     held: list[list[float]] = []
     start_messages = dist.batch_isend_irecv
@@ -56,6 +73,21 @@ def chunks_at_each_step(
     finally:
         dist.batch_isend_irecv = start_messages
     return [*held, [chunk.item() for chunk in chunks]]
+
+
+def _numbers_at_each_step(algorithm: Any, flat: Any, group: dist.ProcessGroup | None) -> list:
+    """
+    Do what `chunks_at_each_step` of version 0.1.0 did.
+    """
+    held: list[list[float]] = []
+
+    class WatchedPeers(Peers):
+        def exchange(self, *message):
+            held.append(flat.tolist())
+            super().exchange(*message)
+
+    algorithm.all_reduce(flat, dist.ReduceOp.SUM, WatchedPeers(group))
+    return [*held, flat.tolist()]
 
 
 def one_way_s(num_bytes: int, device: torch.device | str = "cpu", num_tries: int = 40) -> float:

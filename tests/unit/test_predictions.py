@@ -33,6 +33,19 @@ def test_a_number_is_noted_and_told_after_the_run(capsys):
     assert told["said_s"] <= told["was_s"]
 
 
+def test_the_argument_of_an_earlier_version_is_noted_and_its_new_name_is_told(capsys):
+    """
+    Learners keep edited copies of old lessons. The keyword of version 0.1.0 works for one version
+    more, and says its new name.
+    """
+    with pytest.warns(
+        FutureWarning, match=r"Write predict\(name, prediction=\.\.\.\)\.$"
+    ) as warned:
+        predict("lines", number=1)
+    assert [one.filename for one in warned] == [__file__]
+    assert capsys.readouterr().out == "noted: 1\n"
+
+
 def test_a_question_left_open_costs_nothing(capsys):
     """
     A question without an answer prints only the result, so that Run All works, and prints the same

@@ -4,6 +4,7 @@ Measurements of lesson 03: chunks at each step, seconds of a message, bytes over
 
 import socket
 import sys
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -37,12 +38,30 @@ def _watch(rank, w):
     return seen, [event.peer for event in events if event.is_receive]
 
 
-def test_a_module_as_in_an_earlier_version_of_the_lesson_is_refused():
+def test_something_other_than_a_loop_is_refused():
     """
-    Learners keep edited copies of old lessons. The call of lesson 03 that has changed says so.
+    A value in place of a function, as of `ring_reduce_scatter(chunks)`, is refused in a sentence.
     """
-    with pytest.raises(BadInput, match=r"expected a function of the chunks, .* new version\.$"):
-        chunks_at_each_step(steps, torch.zeros(4))
+    with pytest.raises(BadInput, match=r"^No loop of a ring: expected a function .* \(got None\)"):
+        chunks_at_each_step(None, torch.zeros(4).tensor_split(4))
+
+
+def _watch_as_in_0_1_0(rank, w):
+    with pytest.warns(FutureWarning, match=r"Write chunks_at_each_step\(loop, chunks\)") as warned:
+        seen = chunks_at_each_step(steps, torch.full((w,), 10**rank), group=None)
+    return seen, [Path(one.filename).name for one in warned]
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_the_call_of_an_earlier_version_works_and_names_the_new_one(world_size):
+    """
+    Learners keep edited copies of old lessons. The call of lesson 03 in version 0.1.0 works for one
+    version more, and its warning, which names the new call, points to the learner's line.
+    """
+    today = [seen for seen, _ in run_world(world_size, _watch)]
+    for rank, (seen, files) in enumerate(run_world(world_size, _watch_as_in_0_1_0)):
+        assert seen == today[rank]
+        assert files == [Path(__file__).name]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
