@@ -208,6 +208,8 @@ def progress(
         row = notes.row_of(number)
         num_solved += row["is_passed"]
         solved = "yes" if row["is_passed"] else ""
+        if solved and task.has_changed_since(row["solved_version"]):
+            solved = f"yes, before it changed in {task.changed_in}"
         shown = [str(row[name]) if row[name] else "" for name in ("checks", "hints")]
         table.add_row(number, task.name, solved, *shown)
     Console().print(table)

@@ -196,7 +196,8 @@ def progress_text():
     told = state.read()
     where = {one.key: {"lesson": one.stem, "section": one.label} for one in sections()}
     tasks = {
-        number: {"name": task.name, **notes.row_of(number)} for number, task in all_tasks().items()
+        number: {"name": task.name, "changed_in": task.changed_in, **notes.row_of(number)}
+        for number, task in all_tasks().items()
     }
     foretold = {
         name: {**where.get(name, {"lesson": None, "section": None}), **row}

@@ -40,7 +40,7 @@ def predictions() -> dict[str, dict[str, Any]]:
     return {name: row for name, row in rows.items() if row["first"] is not None}
 
 
-def note_check(number: str, passed: bool, mistake: str = "") -> None:
+def note_check(number: str, passed: bool, mistake: str = "", version: str | None = None) -> None:
     """
     Record one check of a task. A task that was passed once stays passed.
 
@@ -48,6 +48,8 @@ def note_check(number: str, passed: bool, mistake: str = "") -> None:
         number: The task's number, such as "02.1".
         passed: Whether the check passed.
         mistake: Name of the mistake that the check found, or "".
+        version: Version of the course since which the task asks what it asks now. It is kept if the
+            check passed, because a later version may ask for something else.
     """
     with state.changing() as told:
         row = _row(told, "tasks", number)
@@ -57,6 +59,8 @@ def note_check(number: str, passed: bool, mistake: str = "") -> None:
         row["tries"] = [*row["tries"], one][-MOST_TRIES:]
         if passed and not row["is_passed"]:
             row["solved_s"] = now_s
+        if passed:
+            row["solved_version"] = version
         row["is_passed"] = row["is_passed"] or passed
     sending.keep_sending()
 

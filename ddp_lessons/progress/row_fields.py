@@ -1,8 +1,8 @@
 """
 The fields of a task's row and of a prediction's row. All other fields are removed.
 
-So a state that a learner has sent holds only counts, times, numbers, letters of choices and
-names of mistakes, and no text that a person has written.
+So a state that a learner has sent holds only counts, times, numbers, letters of choices, names of
+mistakes and versions of the course, and no text that a person has written.
 """
 
 import re
@@ -16,6 +16,7 @@ TASK: dict[str, Any] = {
     "tries": [],
     "hint_s": None,
     "solved_s": None,
+    "solved_version": None,
 }
 PREDICTION: dict[str, Any] = {
     "said": None,
@@ -40,6 +41,7 @@ _MOST_NUMBER = 1e300  # JavaScript's numbers are not much larger
 _LAST_S = 4e9  # in the year 2096
 _MISTAKE = re.compile(r"[a-z0-9-]{0,40}")
 _CHOICE = re.compile(r"[a-z]")
+_VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}")
 
 
 def cleaned(rows: Mapping[str, object], kind: str) -> dict[str, dict[str, Any]]:
@@ -70,6 +72,8 @@ def _field(field, value, blank):
         return value if _is_number(value, int) and 0 <= value <= _MOST_COUNT else blank
     if field.endswith("_s"):
         return value if is_time(value) else blank
+    if field == "solved_version":
+        return value if isinstance(value, str) and _VERSION.fullmatch(value) else blank
     is_choice = isinstance(value, str) and _CHOICE.fullmatch(value)
     return value if is_choice or _is_number(value) else blank
 

@@ -5,12 +5,15 @@ The file of a learner's state: where it is, how it is read, and how it is change
      "tasks": {"02.1": {"checks": 2, "hints": 1, "is_passed": true,
                         "tries": [{"at_s": 1790000000, "mistake": "view"},
                                   {"at_s": 1790000060, "mistake": null}],
-                        "hint_s": 1790000030, "solved_s": 1790000060}},
+                        "hint_s": 1790000030, "solved_s": 1790000060,
+                        "solved_version": "0.1.0"}},
      "predictions": {"lines": {"said": 1, "first": 1, "before": 1, "was": 4,
                                "said_s": 1790000000, "was_s": 1790000005}}}
 
-Times are seconds since 1970. The file has no name, no code, and nothing about the machine.
-Version 1 was flat, with tasks by number beside predictions by name. It can still be read.
+Times are seconds since 1970. `solved_version` is the version of the course since which the task
+asks what was solved; without it, the task was solved in version 0.1.0. The file has no name, no
+code, and nothing about the machine. Version 1 of the file was flat, with tasks by number beside
+predictions by name. It can still be read.
 """
 
 import fcntl

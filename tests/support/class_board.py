@@ -41,6 +41,7 @@ def tried(*mistakes, last_s=NOW_S, every_s=60, hints=0):
         "tries": tries[-5:],
         "hint_s": None,
         "solved_s": solved[0] if solved else None,
+        "solved_version": "0.1.0" if solved else None,
     }
 
 

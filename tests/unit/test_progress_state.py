@@ -9,6 +9,8 @@ import os
 import pytest
 from typer.testing import CliRunner
 
+from ddp_lessons.checks.kit import checking
+from ddp_lessons.checks.kit.task_registry import find_task
 from ddp_lessons.course.cli import app
 from ddp_lessons.progress import notes, state
 
@@ -147,6 +149,7 @@ def test_fields_that_nobody_knows_are_left_out():
                     "try",
                 ],
                 "solved_s": True,
+                "solved_version": "0.2.0 <script>",
             },
             "02.2": "none",
             "x" * 101: {"checks": 1},
@@ -165,6 +168,7 @@ def test_fields_that_nobody_knows_are_left_out():
             "tries": [{"at_s": 0, "mistake": ""}, {"at_s": 10, "mistake": None}],
             "hint_s": None,
             "solved_s": None,
+            "solved_version": None,
         }
     }
     lines = found["predictions"]["lines"]
@@ -172,6 +176,48 @@ def test_fields_that_nobody_knows_are_left_out():
     choice = found["predictions"]["what_get_does"]
     assert (choice["said"], choice["first"], choice["was"]) == ("b", None, None)
     assert set(found) == {"version", "tasks", "predictions"}
+
+
+def _solved_in_table(number):
+    """
+    Return the third column of a task's row in the table of `ddp-lessons progress`.
+    """
+    shown = CliRunner().invoke(app, ["progress"], env={"COLUMNS": "120"})
+    assert shown.exit_code == 0, shown.output
+    (row,) = [line for line in shown.output.splitlines() if f" {number} " in line]
+    return row.split("│")[3].strip()
+
+
+def test_a_task_that_was_solved_before_it_changed_is_marked(monkeypatch):
+    """
+    A task that asks for something else since the learner solved it is marked, and a pass of its new
+    check ends that. The notes of version 0.1.0 name no version.
+    """
+    tasks = {number: {"checks": 1, "is_passed": True} for number in ("03.1", "03.3")}
+    state.state_file().write_text(json.dumps({"version": 2, "tasks": tasks, "predictions": {}}))
+    assert _solved_in_table("03.1") == "yes, before it changed in 0.2.0"
+    assert _solved_in_table("03.2") == ""
+    assert _solved_in_table("03.3") == "yes"
+    notes.note_check("03.1", passed=False, mistake="to-the-right", version="0.2.0")
+    assert _solved_in_table("03.1") == "yes, before it changed in 0.2.0"
+    monkeypatch.setattr(checking, "run_and_judge", lambda task, ranks: "right")
+    checking.check(find_task("03.1"), ranks=object())
+    assert _solved_in_table("03.1") == "yes"
+    notes.note_check("03.1", passed=False, mistake="deadlock", version="0.2.0")
+    assert _solved_in_table("03.1") == "yes"
+
+
+@pytest.mark.parametrize(
+    ("version", "has_changed"),
+    [(None, True), ("0.1.0", True), ("new", True), ("0.2.0", False), ("0.10.0", False)],
+)
+def test_versions_are_compared_by_their_numbers(version, has_changed):
+    """
+    Version 0.10.0 comes after 0.2.0. An unknown version counts as the first one: a learner who is
+    told in vain loses less than a learner who is not told.
+    """
+    assert find_task("03.1").has_changed_since(version) == has_changed
+    assert not find_task("03.3").has_changed_since(version)
 
 
 def test_progress_as_json_names_tasks_and_places():
@@ -187,5 +233,6 @@ def test_progress_as_json_names_tasks_and_places():
     assert told["tasks"]["02.1"]["name"] == "all_reduce"
     assert told["tasks"]["02.1"]["tries"][0]["mistake"] == "view"
     assert told["tasks"]["00.1"]["checks"] == 0
+    assert told["tasks"]["03.1"]["changed_in"] == "0.2.0"
     assert told["predictions"]["lines"]["lesson"] == "00_ranks"
     assert told["predictions"]["lines"]["section"] == "00/1"

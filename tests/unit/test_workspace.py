@@ -2,6 +2,7 @@
 A learner's own folder: which files are copied, which are updated, and which are never touched.
 """
 
+import json
 import shutil
 
 import nbformat
@@ -16,6 +17,7 @@ from ddp_lessons.course.notebooks.notebook_paths import all_notebooks, find_cour
 from ddp_lessons.errors import BadInput
 
 LESSON = "notebooks/00_toy.ipynb"
+EXERCISE = "exercises/03_ring.ipynb"
 
 
 @pytest.fixture
@@ -126,6 +128,33 @@ def test_an_edited_lesson_stays_and_its_new_version_lies_beside_it(mine, course)
     assert (mine / LESSON).read_bytes() == before
     assert "x / 1.0" in (mine / "notebooks/00_toy.new.ipynb").read_text()
     assert str(update(mine, course)) == ""
+
+
+def test_tasks_that_ask_for_something_else_are_named_once(tmp_path):
+    """
+    When the new version of an edited exercise is put beside it, the tasks in it that have changed
+    since the last update are named, because the learner may have solved them. An update from a
+    version in which they asked the same names none.
+    """
+    mine, course = tmp_path / "mine", find_course()
+    update(mine, course)
+    edit(mine / EXERCISE)
+    before = (mine / EXERCISE).read_bytes()
+    notes = json.loads((mine / workspace.NOTES).read_text())
+    notes["given"][EXERCISE] = "the digest of an earlier version"
+    new = "exercises/03_ring.new.ipynb"
+    is_kept = f"{EXERCISE}: yours is kept, the new one is {new}"
+    named = [
+        f"Task {number} asks for something else since 0.2.0: see 03_ring.new.ipynb. Your answer "
+        "stays in 03_ring.ipynb."
+        for number in ("03.1", "03.2")
+    ]
+    for version, lines in (("0.1.0", [is_kept, *named]), ("0.2.0", [is_kept])):
+        (mine / workspace.NOTES).write_text(json.dumps({**notes, "version": version}))
+        assert str(update(mine, course)).splitlines() == lines
+        assert str(update(mine, course)) == ""
+        (mine / new).unlink()
+    assert (mine / EXERCISE).read_bytes() == before
 
 
 def test_a_second_new_version_gets_a_file_of_its_own(mine, course):

@@ -138,6 +138,7 @@ def _draw(case_result):
 
 accumulate = Task(
     number="07.1",
+    changed_in="0.2.0",
     name="accumulate",
     may_mutate=("grad",),
     cases=_cases,

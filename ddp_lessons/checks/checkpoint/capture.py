@@ -199,6 +199,7 @@ def _draw(case_result):
 
 capture = Task(
     number="08.2",
+    changed_in="0.2.0",
     uses_store=True,
     name="capture",
     cases=_cases,

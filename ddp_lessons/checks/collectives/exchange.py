@@ -87,6 +87,7 @@ _IN_A_CIRCLE = (
 
 exchange = Task(
     number="02.3",
+    changed_in="0.2.0",
     name="exchange",
     twice=True,
     cases=_cases,

@@ -81,7 +81,7 @@ def check(task: Task, ranks: Ranks | None = None) -> None:
     except WrongAnswer as error:
         notes.note_check(task.number, passed=False, mistake=error.mistake)
         raise
-    notes.note_check(task.number, passed=True)
+    notes.note_check(task.number, passed=True, version=task.changed_in)
     print(f"ok: {task.number} {task.name}, {said}")
 
 

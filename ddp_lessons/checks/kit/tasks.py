@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from packaging.version import InvalidVersion, Version
+
 from ddp_lessons.checks.kit.mistakes import COMMON, LEFT_UNDER_WAY, Mistake
 from ddp_lessons.errors import BadInput
 
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
     from ddp_lessons.pictures import Picture
     from ddp_lessons.ranks.kernel.ranks import Ranks
 
+FIRST_VERSION = "0.1.0"
+"""
+The first version of the course. A learner's state that names no version is of this one.
+"""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -31,6 +38,8 @@ class Task:
 
     Args:
         number: The lesson's number and the task's, such as "02.1".
+        changed_in: Version of the course since which the task asks what it asks now. An answer that
+            was right in an earlier version may be refused.
         name: The function or class that the learner defines on the ranks, such as "all_reduce".
         cases: Function of a random.Random that returns Cases. `picture` draws the first one, which
             must be the same at every check, so give it a seed.
@@ -79,6 +88,7 @@ class Task:
     draw: Callable[[CaseResult], Picture]
     hints: tuple[str, ...]
     mistakes: tuple[Mistake, ...] | dict[str, str]
+    changed_in: str = FIRST_VERSION
     expected: Expected | None = None
     judge: Callable[[CaseResult], None] | None = None
     allowed: tuple[str, ...] | None = None
@@ -98,6 +108,20 @@ class Task:
     def __post_init__(self) -> None:
         if self.judge is None:
             refuse_unclear(self)
+
+    def has_changed_since(self, version: object) -> bool:
+        """
+        Tell whether the task asked for something else in an earlier version of the course.
+
+        Args:
+            version: That version, such as "0.1.0". None and all that is no version count as the
+                first one.
+        """
+        try:
+            earlier = Version(str(version))
+        except InvalidVersion:
+            earlier = Version(FIRST_VERSION)
+        return earlier < Version(self.changed_in)
 
     @property
     def own_hints(self) -> dict[str, str]:

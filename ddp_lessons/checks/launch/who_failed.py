@@ -130,6 +130,7 @@ def _draw(case_result):
 
 who_failed = Task(
     number="09.4",
+    changed_in="0.2.0",
     name="who_failed",
     twice=True,
     must_return=False,  # "no-pair" names the job

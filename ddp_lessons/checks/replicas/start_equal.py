@@ -216,6 +216,7 @@ def _draw(case_result):
 
 start_equal = Task(
     number="05.1",
+    changed_in="0.2.0",
     name="start_equal",
     may_mutate=("weights", "buffers", "place"),
     cases=_cases,

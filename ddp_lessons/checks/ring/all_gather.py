@@ -85,6 +85,7 @@ _SENT_DTYPE, _COSTS = ring_costs(
 
 all_gather = Task(
     number="03.2",
+    changed_in="0.2.0",
     name="all_gather",
     twice=True,
     cases=cases_of_chunks,

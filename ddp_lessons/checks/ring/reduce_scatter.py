@@ -77,6 +77,7 @@ _SENT_DTYPE, _COSTS = ring_costs(
 
 reduce_scatter = Task(
     number="03.1",
+    changed_in="0.2.0",
     name="reduce_scatter",
     twice=True,
     cases=cases_of_chunks,

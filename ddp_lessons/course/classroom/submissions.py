@@ -109,6 +109,7 @@ def rows(checked):
                 "tries": [made] if has_tried else [],
                 "hint_s": None,
                 "solved_s": at_s if result.is_solved else None,
+                "solved_version": result.task.changed_in if result.is_solved else None,
             }
     return list(found.values())
 

@@ -24,7 +24,7 @@ from ddp_lessons.course.notebooks.notebook_paths import (
 )
 from ddp_lessons.course.notebooks.starters import blank_to_open
 from ddp_lessons.errors import BadInput
-from ddp_lessons.ranks.system.renewal import NOTES, renew
+from ddp_lessons.ranks.system.renewal import NOTES, read_notes, renew
 
 NAME = "my-course"
 EXERCISES_VARIABLE = "DDP_LESSONS_EXERCISES"
@@ -96,9 +96,32 @@ def update(folder, course):
 def _update(folder, course):
     files, published = _files(course, folder), str(published_folder(course))
     folder.mkdir(parents=True, exist_ok=True)
+    version = read_notes(folder).get("version")
     done = renew(folder, files, version=__version__, published=published)
+    done.changed_tasks += _sentences_about_tasks(done.beside, version)
     _link_sources(folder / "notebooks" / _SOURCES)
     return done
+
+
+def _sentences_about_tasks(beside, version):
+    """
+    Return a sentence for each task that asks for something else than when it was answered.
+
+    Args:
+        beside: Dict from an edited file to the file beside it with its new version.
+        version: Version of the course at the last update of the learner's folder, or None.
+    """
+    beside = {Path(name).stem: new for name, new in beside.items() if name.startswith("exercises/")}
+    if not beside:
+        return []
+    from ddp_lessons.checks.kit.task_registry import all_tasks, stem_of  # imports torch: seconds
+
+    return [
+        f"Task {number} asks for something else since {task.changed_in}: see "
+        f"{Path(beside[stem_of(task)]).name}. Your answer stays in {stem_of(task)}.ipynb."
+        for number, task in all_tasks().items()
+        if stem_of(task) in beside and task.has_changed_since(version)
+    ]
 
 
 def _files(course, folder):

@@ -37,11 +37,14 @@ class Update:
         new: List of files that were missing.
         renewed: List of files without edits that were replaced by their new version.
         beside: Dict from a file that stays to the file beside it with the course's new version.
+        changed_tasks: List of sentences, one for each task of such a file that asks for something
+            else now. `course/learner/workspace.py` writes them.
     """
 
     new: list = field(default_factory=list)
     renewed: list = field(default_factory=list)
     beside: dict = field(default_factory=dict)
+    changed_tasks: list = field(default_factory=list)
 
     def __str__(self):
         lines = []
@@ -52,7 +55,7 @@ class Update:
         lines += [
             f"{mine}: yours is kept, the new one is {new}" for mine, new in self.beside.items()
         ]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.changed_tasks])
 
 
 def _few(names):

@@ -53,6 +53,7 @@ def test_task_has_hints_wrong_answers_an_unusual_one_and_a_picture(number):
     task = TASKS[number]
     assert len(task.hints) >= FEWEST_HINTS
     assert len(set(task.hints)) == len(task.hints)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", task.changed_in)
     assert len({a.mistake for a in WRONG if a.task == number}) >= FEWEST_WRONG
     assert any(a.task == number for a in UNUSUAL)
     notebook = read_notebook(EXERCISES[stem_of(task)].notebook)
