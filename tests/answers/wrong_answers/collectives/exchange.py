@@ -240,17 +240,6 @@ ANSWERS = [
     ),
     Answer(
         "02.3",
-        "takes no distance, as was right before version 0.2.0",
-        "no-distance",
-        changed(
-            _EXCHANGE,
-            ("(tensor, distance)", "(tensor)"),
-            ("rank + distance", "rank + 1"),
-            ("rank - distance", "rank - 1"),
-        ),
-    ),
-    Answer(
-        "02.3",
         "starts both calls as a batch",
         None,
         changed(
