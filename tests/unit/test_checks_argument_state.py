@@ -34,7 +34,7 @@ CHANGES = {
     "frozen": (lambda model: model[0].bias.requires_grad_(False), "0.bias changed: requires_grad"),
     "hooks": (_add_a_hook, "0.weight changed: it had 0 hooks and has 1"),
     "grad": (lambda model: model.zero_grad(), "0.weight.grad changed: it was a tensor, and now"),
-    "place": (_put_in_place, "0.bias changed: another parameter stands in its place"),
+    "place": (_put_in_place, "0.bias changed: another parameter has replaced it"),
     "weights": (_move_a_weight, "0.bias changed: it holds other numbers"),
     "buffers": (lambda model: model(torch.ones(4, 2)), "1.running_mean changed"),
 }
@@ -94,7 +94,7 @@ def test_what_is_left_changed_in_an_optimizer_is_named():
     changes = lent.changes()
     assert sorted(changes) == ["momentum", "rates"]
     assert "lr of the optimizer's group 0 changed: it was 0.1 and is 0.05" in changes["rates"]
-    assert "something of it is gone" in changes["momentum"]
+    assert "an entry is gone" in changes["momentum"]
 
 
 def test_words_of_two_tensors_show_where_they_differ():

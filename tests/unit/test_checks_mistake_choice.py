@@ -98,9 +98,7 @@ def test_the_general_hint_names_the_case_and_the_call():
     """
     error = named(_task(_multiple("doubled", 2), VALUES), RIGHT, 3 * RIGHT)
     assert error.mistake == "values"
-    assert "Tried with 2 ranks, length 2. What fails there is call 3 of total on rank 1." in str(
-        error
-    )
+    assert "Tried with 2 ranks, length 2. The fault is in call 3 of total on rank 1." in str(error)
     assert "rank 1 of 2 gave: [12, 24] float32" in str(error)
 
 
@@ -182,7 +180,7 @@ def test_a_mistake_without_a_hint_is_refused():
     ("mistakes", "fault"),
     [
         ((_multiple("a", 2), _multiple("a", 3), VALUES), "once"),
-        ((Mistake("a", "Hint."), VALUES), "give it away"),
+        ((Mistake("a", "Hint."), VALUES), "must be recognised"),
         ((_multiple("a", 2),), "VALUES must be in it"),
     ],
 )
@@ -200,7 +198,7 @@ def test_what_gives_a_mistake_away_is_a_value_or_an_event():
     A mistake is recognised by a value or by an event, not by both: with both, the list's order
     would not say which is tried first.
     """
-    with pytest.raises(BadInput, match="one of `gives` and `shows` must give it away"):
+    with pytest.raises(BadInput, match="either `gives` or `shows` must recognise it"):
         Mistake("a", "Hint.", gives=lambda case, rank: [], shows=lambda view: True)
 
 

@@ -44,18 +44,22 @@ ANSWERS = {
     ),
     "has a gap left": (
         "blank",
-        "the line that says so is still in it",
+        "the line that raises NotImplementedError is still in it",
         "total = tensor.clone()\n    dist.reduce(total, dst=0)\n"
         "    raise NotImplementedError('Task 02.1 is still blank')",
     ),
     "calls another task's gap": (
         "blank",
-        "all_reduce calls an answer that is not there yet: Task 01.9 is still blank.",
+        "all_reduce calls another answer, which is missing: Task 01.9 is still blank.",
         "raise NotImplementedError('Task 01.9 is still blank')",
     ),
     "returns nothing": ("nothing", "returns nothing", "dist.reduce(tensor.clone(), dst=0)"),
     "returns a view": ("view", "the argument itself", "return tensor"),
-    "changes its input": ("input-changed", "changes what it was given", "tensor.zero_()" + RIGHT),
+    "changes its input": (
+        "input-changed",
+        "changes an argument in place",
+        "tensor.zero_()" + RIGHT,
+    ),
     "leaves a handle": (
         "unwaited",
         "may still be under way",
@@ -83,7 +87,7 @@ ANSWERS = {
     ),
     "adds up in a second call": (
         "not-everywhere",
-        "So it is in a second call with the same arguments.",
+        "The fault is in a second call with the same arguments.",
         "import builtins\n    builtins.num_calls = getattr(builtins, 'num_calls', 0) + 1\n"
         "    total = tensor.clone()\n    dist.reduce(total, dst=0)\n"
         "    if builtins.num_calls % 2: dist.broadcast(total, src=0)\n"

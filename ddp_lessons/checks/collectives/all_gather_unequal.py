@@ -64,13 +64,15 @@ def _judge(case_result):
             case_result.expect(rank, part, expected)
     longest = max(tensor.nbytes for tensor in tensors)
     if len(tensors) > 1 and longest and len(case_result.call_names[0]) < 2:
-        fact = "It makes one collective only. It takes two: for the lengths, and for the tensors."
+        fact = "It makes only one collective. It needs two: for the lengths, and for the tensors."
         raise case_result.wrong("no-lengths", 0, fact=fact)
     most_bytes, dtype = _NUMBER_BYTES + longest, case_result.case["dtype"]
     for rank, events in enumerate(case_result.traces):
         moved = [event for event in events if event.is_communication]
         if len(moved) > 2:
-            fact = f"The tensors are right, but it took {len(moved)} collectives; 2 are enough."
+            fact = (
+                f"The tensors are right, but the call made {len(moved)} collectives; 2 are enough."
+            )
             raise case_result.wrong("cost", rank, fact=fact)
         num_bytes = sum(event.input_bytes for event in moved)
         if num_bytes > most_bytes and moved[-1].input_bytes <= longest:
@@ -95,9 +97,9 @@ def _name_the_length(case_result, tensors):
         *(("length-dtype", "A length was rounded on its way.",
            lambda rank, dtype=dtype: [int(torch.tensor(n, dtype=dtype)) for n in expected])
           for dtype in (tensors[0].dtype, torch.float16, torch.bfloat16)),
-        ("length-dtype", "A length lost what 8 bits do not hold.",
+        ("length-dtype", "A length lost its digits beyond 8 bits.",
          lambda rank: [n % 256 for n in expected]),
-        ("zeros", "Zeros of the tensors are gone.",
+        ("zeros", "Zeros of the tensors are missing.",
          lambda rank: [int(tensor.count_nonzero()) for tensor in tensors]),
     ):  # fmt: skip
         cut = [[[n] for n in lengths_on(rank)] for rank in range(len(expected))]
@@ -111,7 +113,7 @@ def _name_the_order(case_result, rank, got, tensors):
     ranks = list(range(len(tensors)))
     places = [next((r for r in ranks if equal(part, tensors[r])), None) for part in got]
     if places != ranks == sorted(places, key=lambda place: -1 if place is None else place):
-        fact = "All tensors are there, in another order. These are the ranks that they are from."
+        fact = "All tensors are there, in another order. These are the ranks that they come from."
         raise case_result.wrong("order", rank, got=places, expected=ranks, fact=fact)
 
 

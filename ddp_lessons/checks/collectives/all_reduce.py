@@ -41,7 +41,7 @@ def _judge(case_result):
         case_result.expect(rank, got, total)
     for rank, names in enumerate(case_result.call_names):
         if len(names) > 2:
-            fact = f"The sum is right, but it took {len(names)} collectives; 2 are enough."
+            fact = f"The sum is right, but the call made {len(names)} collectives; 2 are enough."
             raise case_result.wrong("cost", rank, fact=fact)
 
 
@@ -63,7 +63,7 @@ def _name_the_mistake(case_result, rank, got, tensors, total):
         raise case_result.wrong("average", rank, **both, fact="This is the mean, not the sum.")
     doubled = [r for r, tensor in enumerate(tensors) if torch.equal(got, total + tensor)]
     if doubled:
-        fact = f"Numbers of rank {doubled[0]} are in it twice."
+        fact = f"The numbers of rank {doubled[0]} are in the sum twice."
         raise case_result.wrong("twice", rank, **both, fact=fact)
 
 

@@ -43,7 +43,7 @@ def _sends_too_often(view):
     )
     if view.rank or num_sent < w:
         return ""
-    return f"All have it, but it took {num_sent} messages; {w - 1} are enough."
+    return f"All ranks have the tensor, but they sent {num_sent} messages; {w - 1} are enough."
 
 
 def _last_round(view):
@@ -98,7 +98,7 @@ broadcast = Task(
         Mistake(
             "other-root",
             "The tensor is rank src's, and src is not always 0: count places from src.",
-            "This rank has the tensor of another rank than src.",
+            "This rank has another rank's tensor, and not that of src.",
             gives=lambda case, rank: [
                 tensor_of(case, other) for other in range(case.world_size) if other != rank
             ],

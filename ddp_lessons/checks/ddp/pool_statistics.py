@@ -69,7 +69,10 @@ def _judge(case_result):
                 raise case_result.wrong("left-changed", rank, fact=fact)
     for rank, names in enumerate(case_result.call_names):
         if len(names) > _MOST_POOL_CALLS:
-            fact = f"The statistics are right, but it took {len(names)} collectives; 2 are enough."
+            fact = (
+                f"The statistics are right, but the call made {len(names)} collectives; 2 are "
+                "enough."
+            )
             raise case_result.wrong("cost", rank, fact=fact)
 
 

@@ -97,18 +97,22 @@ class Pooled:
         """
         got, own = got.double(), self._own[rank]
         if self.has_mean(got, self._plain_mean):
-            return "unweighted", "The mean is that of the ranks' means."
+            return "unweighted", "The mean is the plain mean of the ranks' means."
         if self.has_mean(got, self._less_1_mean):
-            return "unweighted", "The mean counts each rank by its samples less 1."
+            return "unweighted", "The mean weights each rank by its number of samples minus 1."
         if self.has_mean(got, self._by_own_count[rank]):
-            fact = "The mean is the sum, divided by the world size times this rank's samples."
+            fact = (
+                "The mean is a sum, divided by the world size times this rank's number of samples."
+            )
             return "own-count", fact
         share = ((got - own) * (self.mean - own)).sum() / (self.mean - own).square().sum()
         if self.has_mean(got, own + share * (self.mean - own)):
-            fact = f"The mean has gone {share:.2g} of the way from this rank's to that of all."
+            fact = (
+                f"The mean is {share:.2g} of the way from this rank's mean to that of all samples."
+            )
             return "part-way", fact
         if bool(((got - self.mean).abs() <= _FEWER_DIGITS * self._own.abs().amax(0)).all()):
-            return "digits", "The mean is near that of all samples, and too far off for float32."
+            return "digits", "The mean is nearly right, but its error is too large for float32."
         return "values", "The mean is not that of all samples."
 
     def how_variance(self, rank, got):
@@ -117,15 +121,15 @@ class Pooled:
         """
         got = got.double()
         if torch.equal(got, self._own_variances[rank]):
-            return "unchanged", "The mean is right, the variance is as it was."
+            return "unchanged", "The mean is right, but the variance is unchanged."
         for mistake, candidates in self._variances.items():
             if any(self._has_variance(got, one) for one in candidates):
-                return mistake, "The mean is right, the variance is not."
+                return mistake, "The mean is right, but the variance is wrong."
         if any(self._has_variance(got, one[rank]) for one in self._variances_by_own_count):
-            fact = "The mean is right. Squared distances are divided by this rank's own samples."
+            fact = "The mean is right, but squared distances are divided by this rank's samples."
             return "own-count", fact
         if self._is_far:
-            return "cancels", "The mean is right, the variance is not. With means near 0, it was."
+            return "cancels", "Only the variance is wrong. With means near 0, it is right."
         if bool(((got - self.variance).abs() <= _FEWER_DIGITS * self.variance).all()):
-            return "digits", "The variance is near the right one, and too far off for float32."
-        return "values", "The mean is right, the variance is not."
+            return "digits", "The variance is nearly right, but its error is too large for float32."
+        return "values", "The mean is right, but the variance is wrong."

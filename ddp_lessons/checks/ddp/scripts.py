@@ -140,7 +140,7 @@ def _how_evaluated(view):
         return "statistics", "BatchNorm has other statistics than the training gave it."
     losses = [loss_of(case, one, unseen_pair(case, rank)) for rank, one in enumerate(states)]
     if is_loss(sum(losses) / len(losses)):
-        return "mean-of-losses", "This is a mean of losses, each by a rank's own statistics."
+        return "mean-of-losses", "This is a mean of losses, each with one rank's statistics."
     fact = "This is not the loss of the trained model on `test`"
     return "evaluation", f"{fact}: it is {loss:.6g}, and {expected:.6g} is right."
 

@@ -177,13 +177,13 @@ def how_trained(case, weights, has_sent):
     alone = [trained(one) for one in ranks]
     # An answer that averages the loss over ranks divides each gradient by the number of ranks.
     if not are_all(first) and (are_alone(1) or (has_sent and are_alone(1 / len(ranks)))):
-        fact = "Each rank trained by its own batches, or not at all."
+        fact = "Each rank trained on its own batches only, or did not train."
         return "passed-by" if has_sent else "alone", fact
     for times in (*_TIMES, 1 / len(ranks), len(ranks) / _USUAL_RANKS):
         if times != 1 and are_all(trained(times=times)):
-            return "scaled", f"Each step goes {times:.2g} times as far as it should."
+            return "scaled", f"Each step is {times:.2g} times as long as it should be."
     if any(map(are_all, [*alone, sum(alone) / len(alone)])):
-        return "made-one", "Ranks trained alone, and then one model was made of theirs."
+        return "made-one", "Each rank trained alone, and then all models were combined into one."
     return "", ""
 
 

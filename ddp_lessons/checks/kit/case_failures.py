@@ -77,9 +77,9 @@ def wrong_end(
         if outcome.ename == PrivateNameGone.__name__:  # no fault of the answer
             raise PrivateNameGone(outcome.evalue)
     if raised and all(BLANK in outcome.evalue for outcome in raised):
-        what = f"{task.name} {BLANK}: the line that says so is still in it."
+        what = f"{task.name} {BLANK}: the line that raises NotImplementedError is still in it."
         if all(task.number not in outcome.evalue for outcome in raised):
-            what = f"{task.name} calls an answer that is not there yet: {raised[0].evalue}."
+            what = f"{task.name} calls another answer, which is missing: {raised[0].evalue}."
         return wrong(task, "blank", [what])
     lines = [f"Tried with {case}.", *str(error).splitlines(), *printed_lines(printed)]
     if str(error).startswith("Deadlock"):
@@ -90,5 +90,5 @@ def wrong_end(
         errors = [f"{outcome.ename}: {outcome.evalue}" for outcome in raised]
         return wrong(task, task.name_raised(errors), lines)
     if is_late:
-        return wrong(task, "late", ["It did not come to an end in time.", *lines])
+        return wrong(task, "late", ["The answer did not finish in time.", *lines])
     return wrong(task, "deadlock" if isinstance(error, RankDied) else "mismatch", lines)

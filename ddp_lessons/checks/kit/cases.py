@@ -32,5 +32,5 @@ class Case:
 
     def __str__(self) -> str:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
-        ranks += " that rank 0 plays on paper" if self.is_simulated else ""
+        ranks += " that rank 0 simulates" if self.is_simulated else ""
         return ", ".join([ranks, *(f"{name} {value}" for name, value in self.data.items())])

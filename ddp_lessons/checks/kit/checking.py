@@ -177,7 +177,7 @@ def _play(run, case):
         raise wrong_end(task, case, error, outcomes, is_late, printed)
     if task.in_group and not all(is_in_group for *_, is_in_group in kept):
         run.ranks.join()
-        what = "After it, ranks are in no group any more."
+        what = "After the call, at least one rank is in no group."
         raise judging.wrong(task, "group-left", [f"Tried with {case}.", what])
     seen = [found for found, *_ in kept]
     if case.is_simulated:

@@ -108,11 +108,15 @@ class CaseResult:
             mistake = "more-ranks"
         where = f"Tried with {self.case}."
         if mistake == "values":
-            where += f" What fails there is {self._named_call(rank)}."
+            where += f" The fault is in {self._named_call(rank)}."
         if is_repeated and mistake == "kept":
-            where = f"Tried with {self.case}. A call before it, with other numbers, returned this."
+            where = (
+                f"Tried with {self.case}. An earlier call, with other numbers, returned this value."
+            )
         if self.call != "first":
-            where = f"Tried with {self.case}. So it is in a second call with the same arguments."
+            where = (
+                f"Tried with {self.case}. The fault is in a second call with the same arguments."
+            )
         who = "" if rank is None else f"rank {rank} of {self.case.world_size}"
         called = ""
         is_told = self.task.allowed is not None or len(self.call_names[rank or 0]) <= MAX_CALLS
@@ -200,7 +204,7 @@ def wrong_by_order(task: Task, error: WrongAnswer) -> WrongAnswer:
         error: The WrongAnswer of the run with different orders.
     """
     _, *lines, _ = str(error).splitlines()
-    fact = "It goes wrong where ranks are no forks of one process: they hash differently."
+    fact = "The answer fails only if each rank is its own process with its own hash seed."
     return wrong(task, "own-order", [fact, *lines])
 
 
@@ -219,7 +223,10 @@ def judge_looks(task: Task, looks: Iterable[Mapping[str, Any]]) -> None:
     for rank, look in enumerate(looks):
         if look["replaced"]:
             names = ", ".join(dict.fromkeys(look["replaced"]))
-            what = f"On rank {rank}, these of torch.distributed are not torch's own: {names}."
+            what = (
+                f"On rank {rank}, these functions of torch.distributed are not torch's own: "
+                f"{names}."
+            )
             raise wrong(task, "replaced", [what])
 
 
@@ -261,7 +268,10 @@ def _judge_common(case_result):
                 raise case_result.wrong("forbidden", rank, fact=fact)
     has_keys = any(call.num_keys for seen in case_result.seen for call in seen.calls)
     if has_keys and task.in_group and not task.uses_store:
-        fact = "It puts keys into the group's store, as a new group does, or who talks past calls."
+        fact = (
+            "It puts keys into the group's store: it creates a group, or it sends data through the "
+            "store."
+        )
         raise case_result.wrong("store", fact=fact)
     for seen in case_result.seen:
         for call in seen.calls:
@@ -269,7 +279,8 @@ def _judge_common(case_result):
     for event, missing in unmatched(case_result.traces):
         if event.is_send and missing:
             fact = (
-                f"Rank {event.rank} sends to rank {event.peer} what rank {event.peer} never takes."
+                f"Rank {event.rank} sends a message to rank {event.peer} that rank {event.peer} "
+                "never receives."
             )
             raise case_result.wrong("unreceived", event.rank, fact=fact)
 
@@ -283,7 +294,7 @@ def _judge_call(case_result, rank, call):
             fact = f"It returns while its {event.name} may still be under way."
             raise case_result.wrong("unwaited", rank, fact=fact)
     if call.num_threads:
-        fact = "It returns while a thread that it has started may still be at work."
+        fact = "It returns while a thread that it has started may still be running."
         raise case_result.wrong("left-running", rank, fact=fact)
     forgotten = [text for kind, text in call.changes.items() if kind not in (task.may_mutate or ())]
     if task.may_mutate is not None and forgotten:
@@ -291,7 +302,7 @@ def _judge_call(case_result, rank, call):
     if task.in_place:
         return
     if not equal(call.before, call.after):
-        fact = "It changes what it was given."
+        fact = "It changes an argument in place."
         before, after = next(
             (one, other)
             for one, other in zip(call.before, call.after, strict=True)
@@ -299,7 +310,7 @@ def _judge_call(case_result, rank, call):
         )
         raise case_result.wrong("input-changed", rank, got=after, expected=before, fact=fact)
     if call.shares_input:
-        fact = "What it returns is the argument itself, or a view of it."
+        fact = "It returns the argument itself, or a view of the argument."
         raise case_result.wrong("view", rank, fact=fact)
 
 

@@ -43,7 +43,7 @@ class Mistake:
 
     name: str
     hint: str
-    symptom: str = "This is not what was expected."
+    symptom: str = "This is not the expected result."
     gives: Callable[[Case, int], Iterable[object]] | None = None
     shows: Callable[[View], object] | None = None
     raises: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Mistake:
             )
         if self.gives and self.shows:
             raise BadInput(
-                "Unclear mistake: one of `gives` and `shows` must give it away (got both for "
+                "Unclear mistake: either `gives` or `shows` must recognise it (got both for "
                 f"{self.name!r}). Keep one of the two."
             )
 
@@ -69,45 +69,46 @@ class Mistake:
 
 
 COMMON = {
-    "missing": "Run the cell that defines it, with %%px as its first line: every rank needs it.",
+    "missing": "Run the cell that defines your answer, with %%px as its first line: every rank "
+    "needs the answer.",
     "blank": "Replace the line that raises NotImplementedError by your own code, run that cell, "
     "and run this one again.",
     "replaced": "Put torch's own functions back: ranks.stop(), then run the notebook from the top.",
     "forbidden": "Read in the task which calls you may use.",
-    "raised": "A line that is named is yours: think of the world sizes and lengths it fails for. "
-    "If none is named, compare what your function takes with what the task says.",
+    "raised": "If the message names a line, it is a line of your answer: for which world sizes and "
+    "lengths does the line fail? If the message names no line, compare the parameters of your "
+    "function with the task.",
     "signature": "Compare the first line of your function with the task: it must take the "
     "arguments that the task names, in their order.",
-    "undefined": "Define or import each name that it uses in the cell that defines it: ranks know "
-    "nothing of the notebook's own variables.",
-    "more-ranks": "With fewer ranks it came out. Work out what each rank does from its number "
-    "and that of all ranks, so that it holds for any number of them.",
-    "died": "A rank's process ended: by exit or kill, or by torch, which may give up where ranks "
-    "make one call with different sizes.",
-    "late": "Find what does not end on some rank or for some size: a loop, or a wait for what "
-    "never comes.",
-    "deadlock": "Write down for each rank what it calls, in order, and find the call that no other "
-    "rank answers.",
+    "undefined": "Define or import each name that your answer uses in the cell of the answer: "
+    "ranks do not have the variables of the notebook.",
+    "more-ranks": "The answer is right on fewer ranks. Compute what each rank does from its rank "
+    "and the world size, so that the answer works on any number of ranks.",
+    "died": "A rank's process ended: your answer ended it by exit or kill, or torch ended it, "
+    "which happens if ranks make one call with tensors of different sizes.",
+    "late": "Find the line that does not finish on some rank or for some size: a loop, or a wait "
+    "for a message that never comes.",
+    "deadlock": "Write down the calls of each rank, in order, and find the call that no other rank "
+    "answers.",
     "mismatch": "All ranks of a group must make the same collective calls in the same order.",
-    "nothing": "End the function with a return.",
+    "nothing": "End the function with a return statement.",
     "unwaited": "Keep the handle that the call returned, and wait for it before you return.",
-    "left-running": "A thread goes on after the call that has started it. Join it, or shut its "
-    "pool down, before you return.",
-    "unreceived": "Count for each rank what it sends and receives: every send needs its recv.",
+    "left-running": "A thread still runs after the call that has started it. Join the thread, or "
+    "shut its pool down, before you return.",
+    "unreceived": "Count the messages that each rank sends and receives: every send needs a recv.",
     "input-changed": "Work on a copy: clone() of a tensor, list() of a list.",
-    "kept": "Make what you return, and what you count, anew in each call: nothing may stay from "
-    "one call to the next.",
-    "left-changed": "Leave what you were given as it was, or put it back before you return.",
-    "store": "Ranks have to learn it by the calls that the task names, or by none, in the group "
-    "that there is.",
-    "view": "Return a tensor of its own, which does not share memory with the argument.",
-    "group-left": "Leave the group as you found it.",
-    "dtype": "Make new tensors with the dtype of the one that you were given.",
-    "own-order": "Processes that torchrun starts hash texts each in its own way, and tensors, "
-    "dtypes and most objects by where they lie. A set of them has another order there, and `hash` "
-    "gives other numbers. Sort them, or keep a list.",
-    "shape": "Compare the shape of what you return with the one that the task asks for.",
-    "values": "Take the case and the call that are named above, and go through your lines with a "
+    "kept": "Create results and counts anew in each call: keep nothing from one call to the next.",
+    "left-changed": "Leave the arguments as they were, or restore them before you return.",
+    "store": "Ranks may communicate only by the calls that the task allows, in the group that "
+    "exists. Create no group, and write nothing to the store.",
+    "view": "Return a new tensor, which does not share memory with the argument.",
+    "group-left": "The group must still exist when your answer returns: do not leave it.",
+    "dtype": "Create new tensors with the dtype of the argument.",
+    "own-order": "Each process that torchrun starts hashes texts with its own seed, and tensors, "
+    "dtypes and most other objects by their address in memory. So a set has another order on each "
+    "rank, and `hash` returns other numbers. Sort the items, or keep a list.",
+    "shape": "Compare the shape of your result with the shape that the task asks for.",
+    "values": "Take the case and the call that the message names, and go through your lines with a "
     "pencil: what does each rank hold after each line?",
 }
 """

@@ -192,8 +192,8 @@ class Task:
         """
         if not self.last_run or len(self.last_run[0].case_result) <= self.draws_case:
             raise BadInput(
-                f"Nothing to draw: task {self.number} must have been run (got no run that came "
-                "to an end). Run its check first."
+                f"Nothing to draw: task {self.number} must have been run (got no run that has "
+                "finished). Run its check first."
             )
         return self.draw(self.last_run[0].case_result[self.draws_case])
 
@@ -233,7 +233,7 @@ def refuse_unclear(task: Task) -> None:
     unseen = {mistake.name for mistake in task.mistakes if not mistake.has_sign} - {*COMMON}
     fault = (
         (twice and f"each name must be there once (got {min(twice)!r} again)")
-        or (unseen and f"something must give it away (got {min(unseen)!r} without)")
+        or (unseen and f"each mistake must be recognised in some way (got {min(unseen)!r} without)")
         or (
             (task.expected is not None) != ("values" in names)
             and f"VALUES must be in it if there is an Expected (got {', '.join(names)})"

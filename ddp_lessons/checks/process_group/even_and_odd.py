@@ -147,7 +147,7 @@ even_and_odd = Task(
         ),
         Mistake(
             "no-group",
-            "Return one group, as dist.new_group gave it to you: the one that this rank is in.",
+            "Return the group that this rank is in, as dist.new_group returned it.",
             shows=lambda view: (
                 view.output["is_member"]
                 and "ranks" not in view.output
@@ -168,7 +168,8 @@ even_and_odd = Task(
         ),
         Mistake(
             "own-only",
-            "Every rank must call new_group for both groups, also for the one that it is not in.",
+            "Every rank must call new_group for both groups, also for the group that the rank is "
+            "not in.",
             shows=lambda view: view.output["num_made"] < 2 and _shares_a_number(view),
         ),
         Mistake(
@@ -183,8 +184,8 @@ even_and_odd = Task(
         ),
         Mistake(
             "out-of-step",
-            "Every rank must make the same calls of new_group, also for groups that it is not in, "
-            "and no rank may make one more than the others.",
+            "Every rank must make the same calls of new_group, also for groups that the rank is "
+            "not in, and no rank may make one call more than the others.",
             shows=_counts_apart,
         ),
         Mistake(
@@ -199,17 +200,17 @@ even_and_odd = Task(
             VALUES,
             hint="The groups are right, but their messages do not arrive. Some backends, such as "
             "`fake`, move no data: they are for tests.",
-            symptom="An all-reduce in it gave another sum.",
+            symptom="An all-reduce in the group gave another sum.",
         ),
         Mistake(
             "deadlock",
-            "All ranks must make the same calls of new_group in the same order, and the members "
-            "of a subgroup must return the same one: create each of the two once.",
+            "All ranks must make the same calls of new_group in the same order, and the members of "
+            "a subgroup must return the same group: create each of the two groups once.",
         ),
         Mistake(
             "raised",
-            "If a line is named, it is a line of your function. It may work only for 4 ranks, or "
-            "for an even number of them: ask dist.get_world_size().",
+            "If the message names a line, it is a line of your function. The line may work only "
+            "for 4 ranks, or for an even number of ranks: ask dist.get_world_size().",
         ),
     ),
 )

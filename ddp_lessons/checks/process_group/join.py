@@ -116,28 +116,28 @@ join = Task(
         ),
         Mistake(
             "no-store",
-            "Without a store or an init_method, torch asks environment variables where to meet. "
-            "Give it the file.",
+            "Without a store or an init_method, torch looks for an address in environment "
+            "variables. Give torch the file.",
             raises=("environment variable",),
         ),
         Mistake(
             "not-joined",
-            "A store alone makes no group: call dist.init_process_group, and do not leave the "
-            "group again. If you catch its error, the check cannot show why it failed.",
-            "After it, this rank is in no group.",
+            "A store alone is no group: call dist.init_process_group, and do not leave the group "
+            "again. If you catch its error, the check cannot show why it failed.",
+            "After the call, this rank is in no group.",
             shows=lambda view: not view.output["is_joined"],
         ),
         Mistake(
             "alone",
-            "Pass the world size that the function is given, so that it waits for all ranks.",
+            "Pass the world size that the function gets: then this rank waits for all ranks.",
             shows=_group_of_other_size,
         ),
         Mistake(
             "other-rank",
-            "Pass the rank that the function is given.",
+            "Pass the rank that the function gets.",
             shows=lambda view: (
                 view.output["rank"] != view.rank
-                and f"In its group it has rank {view.output['rank']}."
+                and f"In its group this process has rank {view.output['rank']}."
             ),
         ),
         Mistake(
@@ -154,9 +154,9 @@ join = Task(
         ),
         Mistake(
             "raised",
-            "If a line is named, it is a line of your function. If it timed out, the ranks did not "
-            "meet: each needs its own rank, and all of them the same world size and the same file, "
-            "which no rank removes or empties.",
+            "If the message names a line, it is a line of your function. If the call timed out, "
+            "the ranks did not meet: each needs its own rank, and all need the same world size and "
+            "the same file, which no rank removes or empties.",
         ),
     ),
     must_return=False,

@@ -148,7 +148,10 @@ def _is_too_patient(view):
     inside_s, (_, own_s) = view.output["inside_s"], view.output["took_s"]
     late_s = own_s - view.case["deadline_s"]
     if late_s > _SLACK_S + min(inside_s, _BLOCKED_S):
-        return f"The deadline was {view.case['deadline_s']:g} s, and it took {late_s:.1f} s more."
+        return (
+            f"The deadline was {view.case['deadline_s']:g} s, and the call took {late_s:.1f} s "
+            "more."
+        )
     missed = {*view.expected} - {*view.got} if view.is_off else set()
     is_late = missed and missed <= {*_too_late(view.case)}
     return is_late and "It does not name a rank that came after the deadline."
@@ -190,7 +193,7 @@ missing = Task(
     mistakes=(
         Mistake(
             "no-list",
-            "Return a list of ranks; an empty list if all have arrived.",
+            "Return a list of ranks, or an empty list if all have arrived.",
             "It must return a list of ranks.",
             shows=_is_no_list,
         ),
@@ -245,7 +248,7 @@ missing = Task(
         Mistake(
             "slow",
             "Return as soon as all keys exist.",
-            "All ranks had arrived, and it waited until the deadline.",
+            "All ranks had arrived, and the call waited until the deadline.",
             shows=_is_slow,
         ),
         Mistake(

@@ -65,7 +65,7 @@ my_items = Task(
     mistakes=(
         Mistake(
             "no-list",
-            "Return a list, as items is one.",
+            "Return a list, because items is a list.",
             "It must return a list.",
             shows=lambda view: not isinstance(view.got, list),
         ),
@@ -78,14 +78,14 @@ my_items = Task(
         Mistake(
             "left-out",
             "An item may be 0, or a text without letters, which count as false. Take all of them.",
-            "Items that count as false are missing.",
+            "This rank's items that count as false are missing.",
             gives=lambda case, rank: [[item for item in _share(case, rank) if item]],
         ),
         Mistake(
             "fixed-size",
-            "Ask how many ranks there are, and ask inside the function: it is not always 4. A "
-            "call at the top of the cell was made when there were 4.",
-            "These would be its items in a group of 4.",
+            "Ask how many ranks there are, and ask inside the function: the number is not always "
+            "4. A call at the top of the cell was made when there were 4 ranks.",
+            "These would be the items of this rank among 4 ranks.",
             gives=lambda case, rank: [case["items"][rank::4]],
         ),
         Mistake(

@@ -115,8 +115,8 @@ all_gather = Task(
         _SENT_DTYPE,
         Mistake(
             "order",
-            "Store each chunk at the place of the rank from which it comes. What arrives in step s "
-            "is the chunk of rank r + s + 1.",
+            "Store each chunk at the place of the rank from which it comes. The chunk that arrives "
+            "in step s is that of rank r + s + 1.",
             "All chunks are there, in another order.",
             gives=lambda case, rank: [list(order) for order in permutations(_chunks(case))],
         ),
@@ -135,7 +135,8 @@ all_gather = Task(
         ),
         Mistake(
             "one-buffer",
-            "Receive each chunk into a tensor of its own: the next one overwrites it.",
+            "Receive each chunk into its own tensor: the next chunk overwrites a tensor that is "
+            "used again.",
             "All places hold the chunk that arrived last.",
             shows=lambda view: _is_alike(view, of_neighbour=False),
         ),

@@ -143,41 +143,42 @@ all_reduce = Task(
             "tail",
             "If w does not divide the length, some chunks are one number longer than others. "
             "Every number belongs to a chunk.",
-            "Only the numbers that are left over when w divides the length are not right.",
+            "Only the last numbers are wrong, which are left over if the length is divided by w.",
             shows=_is_cut_off,
         ),
         Mistake(
             "half-done",
             "After the reduce-scatter a rank has the complete sum of one chunk only. The other "
             "chunks come by an all-gather.",
-            "Each number is right on some rank, and not on all of them.",
+            "Each number is right on some rank, but not on all ranks.",
             shows=_is_half_done,
         ),
         Mistake(
             "memory",
-            "The tensor is not contiguous. flatten() takes its numbers in the order of its shape, "
-            "wherever they lie; but flatten, reshape and contiguous then return copies, and what "
-            "you write into a copy is nowhere else. A clone of a transposed tensor is transposed.",
-            "It is right for tensors that are contiguous, and not for this one.",
+            "The tensor is not contiguous. flatten() reads its numbers in the order of its shape, "
+            "wherever they are in memory. But flatten, reshape and contiguous then return copies, "
+            "and a number that you write into a copy does not reach the tensor. A clone of a "
+            "transposed tensor is transposed, too.",
+            "The sum is right for contiguous tensors, and wrong for this tensor.",
             shows=lambda view: view.case["numbers"] in ("transposed", "expanded") and _is_far(view),
         ),
         Mistake(
             "bits",
             "Finish each chunk on one rank, and send it to all others as it is.",
-            "Its bits are not those of rank 0's sum.",
+            "The sum differs from rank 0's sum in some bits.",
             shows=lambda view: (
                 not _is_far(view) and not equal(view.got, view.case_result.results[0])
             ),
         ),
         replace(
             _SENT_DTYPE,
-            symptom="It is nearly right. Digits are lost.",
+            symptom="The sum is nearly right. Digits are lost.",
             shows=lambda view: _SENT_DTYPE.shows(view) or (view.is_off and not _is_far(view)),
         ),
         replace(
             _TOO_LONG,
             hint="Send one of w chunks in a step: none is longer than n / w, rounded up. The whole "
-            "tensor costs w / 2 times as much, and each rank adds in an order of its own.",
+            "tensor costs w / 2 times as much, and each rank then adds in another order.",
             shows=lambda view: not _is_far(view) and _TOO_LONG.shows(view),
         ),
         VALUES,
@@ -200,10 +201,10 @@ all_reduce = Task(
             "A message that is longer than the tensor it arrives in ends the process. Sums keep "
             "the dtype of the tensor: torch.sum makes int64 of int32.",
         ),
-        Mistake("shape", "Give the sum the shape of the tensor that you were given."),
+        Mistake("shape", "Give the sum the shape of the argument."),
         Mistake(
             "input-changed",
-            "flatten and tensor_split return views: add into tensors of your own.",
+            "flatten and tensor_split return views: add into new tensors.",
         ),
     ),
     allowed=("send", "recv"),

@@ -30,7 +30,7 @@ _DRAWN_BYTES = {"1 B": 1, "1 KiB": 2**10, "64 KiB": 2**16, "16 MiB": 2**24}
 
 def _cases(draw):
     yield Case(4, {"times": "of small to large messages", "calls": 2}, seed=0)
-    yield Case(1, {"times": "of middling messages only"})
+    yield Case(1, {"times": "of medium messages only"})
     yield Case(1, {"times": "of small to large messages"})
     yield Case(1, {"times": "of large to small messages"})
     yield Case(1, {"times": "of messages in no order"})
@@ -48,7 +48,7 @@ def _link_and_times(case, rank):
     rng = Random(f"{case.seed} {rank}")
     latency_s, bandwidth = rng.uniform(1e-5, 3e-5), rng.uniform(0.5e9, 1.5e9)
     sizes = [4**k for k in range(13)]  # 1 B to 16 MiB
-    if "middling" in case["times"]:
+    if "medium" in case["times"]:
         # Sizes around the one whose bytes take as long as the latency.
         sizes = [round(share * latency_s * bandwidth) for share in (0.5, 1, 2, 4, 8)]
     # The largest size seems a little slower than it is, the next one a little faster. An answer
@@ -91,7 +91,7 @@ def _judge(case_result):
         both = {"got": _rounded(pair or got), "expected": _rounded((latency_s, bandwidth))}
         if case_result.seen[rank].calls[-1].repeats:
             raise case_result.wrong(
-                "kept", rank, **both, fact="The times are those of another link."
+                "kept", rank, **both, fact="These are the times of another link."
             )
         if pair is None:
             raise case_result.wrong("no-pair", rank, **both, fact="It must return two numbers.")
@@ -159,7 +159,7 @@ def _judge_line(case_result, rank, pair, both, made_up):
         mistake = "logarithms"
     elif is_latency:
         mistake = "largest" if abs(pair[1] * least[largest] / largest - 1) <= _NEAR else "slope"
-    elif "middling" in case_result.case["times"] and pair[0] >= (1 - NOISE) * min(least.values()):
+    elif "medium" in case_result.case["times"] and pair[0] >= (1 - NOISE) * min(least.values()):
         mistake = "smallest"
     else:
         mistake = "no-say"
@@ -198,8 +198,8 @@ fit_link = Task(
     ok="every size is within 2 sqrt(m) % of its true time, for m sizes",
     draw=_draw,
     hints=(
-        "Seconds over bytes are a straight line. It begins at the latency, and its slope is 1 / "
-        "bandwidth.",
+        "Plotted over the bytes, the seconds lie on a straight line. The line begins at the "
+        "latency, and its slope is 1 / bandwidth.",
         "An interruption makes a try longer, never shorter. So take the shortest of the tries of a "
         "size.",
         "The largest message takes a thousand times as long as the smallest, so 1 % of its time is "
@@ -211,10 +211,10 @@ fit_link = Task(
         "no-pair": "Return two numbers: the latency in seconds, the bandwidth in bytes a second.",
         "swapped": "Return the latency first. np.polyfit returns the slope first.",
         "unit": "Return seconds, and bytes a second: no milliseconds, no MiB, no bits.",
-        "logarithms": "Seconds over bytes lie on a straight line, and their logarithms do not. And "
-        "a bandwidth is in bytes a second.",
+        "logarithms": "Seconds over bytes lie on a straight line, and their logarithms do not. The "
+        "bandwidth must be in bytes a second.",
         "no-order": "A dictionary may hold its sizes in any order. Look at the sizes, not at their "
-        "places.",
+        "positions.",
         "input-changed": "The dictionary and its lists belong to the caller: sorted(tries) makes a "
         "new list.",
         "inverse": "The slope is in seconds a byte. A bandwidth is in bytes a second.",

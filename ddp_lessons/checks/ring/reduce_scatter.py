@@ -124,8 +124,9 @@ reduce_scatter = Task(
         ),
         Mistake(
             "mixed",
-            "Add your own numbers of the chunk that has arrived: the one that the right neighbour "
-            "has just sent. Rank r begins with chunk r + 1, and in step s it adds to r + 2 + s.",
+            "Add your own numbers of the chunk that has arrived, which is the chunk that the right "
+            "neighbour has just sent. Rank r begins with chunk r + 1, and in step s it adds to "
+            "chunk r + 2 + s.",
             "Some rank has added its numbers of another chunk.",
             gives=_sums_of_mixed,
         ),

@@ -45,7 +45,7 @@ def _fact_of_peers(view):
     peers = sorted({send.peer for send in _sends_of(view)})
     if len(peers) < 2:
         return ""
-    return f"It sends to {rank_names(peers)}. In a ring a rank sends to one other only."
+    return f"It sends to {rank_names(peers)}. In a ring, a rank sends to only one other rank."
 
 
 def _fact_of_direction(view):
@@ -92,8 +92,8 @@ def _fact_of_turns(view, num_steps):
     if last <= most:
         return ""
     return (
-        f"Its last message can only move in round {last}, as it waits for others before it; {most} "
-        f"rounds are enough for {num_steps} steps."
+        f"Its last message can only move in round {last}, because it waits for earlier messages; "
+        f"{most} rounds are enough for {num_steps} steps."
     )
 
 
@@ -137,21 +137,24 @@ def ring_costs(num_steps, most_bytes, chunk_bytes, cost_hint):
     def sends_other_dtype(view):
         others = sorted({send.dtype for send in _sends_of(view)} - {view.case["dtype"]})
         if others and (view.is_off or sends_too_long(view)):
-            return f"It sends {', '.join(others)}, and was given {view.case['dtype']}."
+            return (
+                f"It sends {', '.join(others)}, and the dtype of the argument is "
+                f"{view.case['dtype']}."
+            )
         return ""
 
     return Mistake(
-        "sent-dtype", "Send, and add, in the dtype that you were given.", shows=sends_other_dtype
+        "sent-dtype", "Send and add in the dtype of the argument.", shows=sends_other_dtype
     ), (
         Mistake(
             "too-long",
-            "Send one chunk in a step, and no more than it has: chunks differ in length, and all "
-            "ranks know how.",
+            "Send one chunk in a step, and no more numbers than the chunk has: chunks differ in "
+            "length, and every rank knows each length.",
             shows=sends_too_long,
         ),
         Mistake(
             "not-ring",
-            "Let each rank send to one neighbour only, and receive from the other.",
+            "Let each rank send to one neighbour only, and receive from the other neighbour.",
             shows=_fact_of_peers,
         ),
         Mistake("cost", cost_hint, shows=sends_too_much),

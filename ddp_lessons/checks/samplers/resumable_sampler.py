@@ -125,7 +125,7 @@ def _judge(case_result):
     for rank, row in enumerate(rows):
         lengths = len(row["epoch 0"]), len(row["whole"])
         if lengths[0] != lengths[1]:
-            fact = "Of two new samplers the first gave {} samples, the second {}.".format(*lengths)
+            fact = "Two new samplers yielded {} and {} samples in their first epoch.".format(*lengths)
             raise case_result.wrong("kept", rank, fact=fact)
     if not any(row["whole next"] for row in rows):
         fact = f"After epoch {epoch}, epoch {epoch + 1} is empty."
@@ -152,7 +152,10 @@ def _judge(case_result):
                 raise case_result.wrong(mistake, rank, **both, fact=f"{fact} {what}".strip())
         if row["after the end"]:
             mistake = "again" if row["after the end"] == row["whole"] else "too-early"
-            fact = f"Saved after the last batch of epoch {epoch}, it has samples of it left."
+            fact = (
+                f"Resumed after the last batch of epoch {epoch}, it still yields samples of that "
+                "epoch."
+            )
             raise case_result.wrong(mistake, rank, got=row["after the end"], expected=[], fact=fact)
         for name, told, expected in (
             ("next", f"{epoch + 1}", row["whole next"]),
@@ -168,7 +171,10 @@ def _judge(case_result):
         ):
             if name in row and row[name] != expected:
                 both = {"got": row[name], "expected": expected}
-                fact = f"Resumed in epoch {epoch}, then set_epoch({told}): it yields other samples."
+                fact = (
+                    f"Resumed in epoch {epoch}, and after set_epoch({told}), it yields other "
+                    "samples."
+                )
                 short = len(row[name]) < len(expected)
                 raise case_result.wrong(
                     "short-epoch" if short else "values", rank, **both, fact=fact
@@ -225,9 +231,9 @@ def _resume_mistake(case_result, rank, row, got, start):
     for place in range(len(whole) - len(got) + 1):
         if got == whole[place : place + len(got)]:
             num, is_late = abs(place - start), place > start or not got
-            what = f"It leaves out {num}." if is_late and got else ""
+            what = f"It leaves out {num} of the samples." if is_late and got else ""
             return "too-far" if is_late else "too-early", what
-    return "other-order", "What it yields is no part of this epoch's order."
+    return "other-order", "The samples that it yields are not in this epoch's order."
 
 
 def _draw(case_result):

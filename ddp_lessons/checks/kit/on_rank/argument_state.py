@@ -100,7 +100,7 @@ def _notes_of_optimizer(optimizer):
             where = f"parameter {place} of the optimizer's group {number}"
             notes["frozen", where] = parameter.requires_grad
     noted = sorted(str(name) for state in optimizer.state.values() for name in state)
-    notes["momentum", "what the optimizer has noted"] = noted
+    notes["momentum", "the optimizer's state"] = noted
     return notes
 
 
@@ -116,7 +116,7 @@ def _told(kind, was, now):
     if kind == "mode":
         return f"it is in {'train' if now else 'eval'} mode"
     if kind == "place":
-        return "another parameter stands in its place"
+        return "another parameter has replaced it"
     if kind == "frozen":
         return f"requires_grad was {was} and is {now}"
     if kind == "hooks":
@@ -131,5 +131,5 @@ def _told(kind, was, now):
     if kind == "rates":
         return f"it was {was} and is {now}"
     if kind == "momentum":
-        return "something of it is gone" if len(was or ()) > len(now or ()) else "it holds more"
+        return "an entry is gone" if len(was or ()) > len(now or ()) else "an entry is new"
     return "it holds other numbers"

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ddp_lessons.checks.kit.on_rank.rank_record import RankContext
 
 KEPT_HINT = (
-    "Make a new tensor in every call. One that is kept for the next call is written over there, "
-    "and the caller may still need it."
+    "Create a new tensor in every call. The next call overwrites a tensor that is kept, and the "
+    "caller may still need its numbers."
 )
 """
 The hint for the mistake "kept".
