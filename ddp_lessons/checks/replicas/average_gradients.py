@@ -49,32 +49,32 @@ def _trained(model):
 
 def _cases(draw):
     first = {"layers": [[2, 1], [2, 1]], "dtype": "float32"}
-    yield Case(4, {**first, "samples": [4, 2, 1, 1], "without the head on": [3]}, seed=0)
+    yield Case(4, {**first, "samples": [4, 2, 1, 1], "head unused on ranks": [3]}, seed=0)
     for world_size, dtype, without in ((1, "float32", []), (2, "float64", [0, 1])):
         samples = draw.sample(range(1, 9), world_size)
         data = {"layers": random_layers(draw, 3), "dtype": dtype, "samples": samples}
-        yield Case(world_size, {**data, "without the head on": without})
+        yield Case(world_size, {**data, "head unused on ranks": without})
     samples = draw.sample([0, draw.randint(1, 3), draw.randint(4, 9)], 3)
     data = {"layers": random_layers(draw, 3), "dtype": "float32", "samples": samples}
-    yield Case(3, {**data, "without the head on": []})
+    yield Case(3, {**data, "head unused on ranks": []})
     # One rank has more samples than uint8 can hold, an odd number that bfloat16 rounds. Every
     # parameter has several numbers here, so a message of one number is a count.
     samples = draw.sample([2 * draw.randint(150, 600) + 1, 2, 0], 3)
     data = {"layers": [[5, 2], [4, 3]], "dtype": "float64", "samples": samples}
-    yield Case(3, {**data, "without the head on": [draw.randint(0, 2)]})
+    yield Case(3, {**data, "head unused on ranks": [draw.randint(0, 2)]})
     # The gradient of a parameter that is not contiguous is not contiguous either. The zeros of a
     # rank without samples must lie in memory as it does.
     layers = [*random_layers(draw, 2), [2 * draw.randint(3, 6), 2]]
     samples = draw.sample([0, draw.randint(1, 3), draw.randint(4, 9)], 3)
     data = {"layers": layers, "dtype": "float32", "samples": samples}
-    yield Case(3, {**data, "without the head on": [], "transposed": "layer2.weight"})
+    yield Case(3, {**data, "head unused on ranks": [], "transposed": "layer2.weight"})
     # A nan in the gradient of a rank that has samples is a fault, which an answer must not hide.
     data = {"layers": random_layers(draw, 2), "dtype": "float32", "samples": [3, 5]}
-    yield Case(2, {**data, "without the head on": [], "nan on rank": draw.randint(0, 1)})
+    yield Case(2, {**data, "head unused on ranks": [], "nan on rank": draw.randint(0, 1)})
     # With so many numbers in bfloat16, each order of addition rounds some sum differently.
     layers = [[draw.randint(40, 60), 30], [draw.randint(40, 60), 30]]
     data = {"layers": layers, "dtype": "bfloat16", "samples": [5, 5, 5]}
-    yield Case(3, {**data, "without the head on": [draw.randint(0, 2)]})
+    yield Case(3, {**data, "head unused on ranks": [draw.randint(0, 2)]})
 
 
 def _act(context, average_gradients):
@@ -177,7 +177,7 @@ def _costs(view):
 
 
 def _samples_of_users(case):
-    left_out = case["without the head on"]
+    left_out = case["head unused on ranks"]
     return [num * (rank not in left_out) for rank, num in enumerate(case["samples"])]
 
 
@@ -214,47 +214,49 @@ average_gradients = Task(
     ok="every .grad is that of the whole batch, one call a parameter and two more at most",
     draw=_draw,
     hints=(
-        "The mean over all samples is a sum over ranks, in which each rank's mean counts with its "
-        "share of the samples.",
-        "A rank's share is num_samples by the sum of all ranks' num_samples. That sum takes one "
-        "call. Then it is one all-reduce for each trained parameter.",
-        "What is sent may depend on the model, never on a rank's data: a rank whose .grad is None, "
-        "or that has no samples, sends zeros.",
-        "For each parameter that requires a gradient: if grad is None or num_samples is 0, make it "
-        "zeros_like; multiply it by num_samples / total; all_reduce it.",
+        "The mean over all samples is a sum over ranks, in which each rank's mean is weighted by "
+        "its share of the samples.",
+        "A rank's share is its num_samples, divided by the sum of num_samples over all ranks. That "
+        "sum takes one call. Then each trained parameter takes one all-reduce.",
+        "The calls of a rank may depend on the model, but never on its data: a rank whose .grad is "
+        "None, or which has no samples, sends zeros.",
+        "For each parameter that requires a gradient: if .grad is None or num_samples is 0, set "
+        ".grad to zeros_like(parameter); multiply .grad by num_samples / total; all_reduce .grad.",
     ),
     mistakes=(
         Mistake(
             "frozen",
-            "A frozen parameter has no gradient, on any rank: leave it alone.",
+            "A frozen parameter has no gradient on any rank: leave its .grad as it is.",
             shows=_gives_frozen_ones,
         ),
         Mistake(
             "hidden",
-            "Only a rank without samples is left out. Any other nan is a fault of the run: a run "
-            "that hides it trains on.",
+            "Leave out only the gradient of a rank without samples. Any other nan is a fault of "
+            "the run, and must stay nan: a run that hides it trains on with wrong gradients.",
             shows=wrong_if(_hides_nan),
         ),
         Mistake(
             "no-samples",
-            "A mean over no samples is not a number, and 0 times that is not 0. Such a rank must "
-            "send numbers that change nothing.",
+            "A mean over no samples is nan, and 0 times nan is nan. A rank without samples must "
+            "send numbers that do not change the sum.",
             shows=wrong_if(_counts_nothing),
         ),
         Mistake(
             "only-users",
-            "A sample that did not use a parameter has a gradient of zero for it, and counts.",
+            "A sample that does not use a parameter has a gradient of zero for it, and counts in "
+            "the mean.",
             shows=wrong_if(_leaves_out_users),
         ),
         Mistake(
             "sent-dtype",
-            "Send gradients in the dtype that they have, and count samples in a dtype that holds "
-            "every whole number, such as int64.",
+            "Send gradients in their own dtype, and count samples in a dtype that holds every "
+            "whole number, such as int64.",
             shows=_sends_other_dtype,
         ),
         Mistake(
             "mean-of-means",
-            "Ranks have unequally many samples: each sample must count the same, not each rank.",
+            "Ranks have different numbers of samples: give each sample the same weight, and not "
+            "each rank.",
             shows=wrong_if(_counts_ranks),
         ),
         Mistake(
@@ -266,13 +268,13 @@ average_gradients = Task(
         Mistake(
             "shares",
             "The shares of all ranks must add up to 1. A rank's share is its number of samples, "
-            "divided once by that of all ranks.",
+            "divided once by the number of samples of all ranks.",
             shows=wrong_if(_has_other_shares),
         ),
         Mistake(
             "layout",
-            "An all-reduce adds numbers in the order in which they lie in memory. Zeros must lie "
-            "there as the parameter does: take torch.zeros_like.",
+            "An all-reduce adds numbers in the order in which they are in memory. So the zeros "
+            "must have the memory layout of the parameter: use torch.zeros_like.",
             shows=wrong_if(_has_zeros_of_another_layout),
         ),
         Mistake(
@@ -282,26 +284,26 @@ average_gradients = Task(
         ),
         Mistake(
             "copied",
-            "reshape and flatten give a view where they can, and a copy of a tensor that is not "
-            "contiguous. The result of the calls must be in .grad.",
+            "reshape and flatten return a view of a contiguous tensor, and may return a copy of "
+            "another tensor. The result of the calls must be in .grad.",
             shows=wrong_if(_lacks_the_transposed),
         ),
         Mistake(
             "gradient",
-            "Write down for two ranks, of 3 samples and of 1, what each sends in this call. Each "
-            "sample must count with one fourth.",
+            "Take two ranks, one with 3 samples and one with 1, and write down what each rank "
+            "sends in this call. Each sample must have the weight one fourth.",
             shows=wrong_if(lambda view: True),
         ),
         Mistake(
             "cost",
-            "One call for each trained parameter, and at most two for the number of samples, are "
-            "enough. A tied weight has two names, and one gradient.",
+            "One call for each trained parameter, and at most two calls for the number of samples, "
+            "are enough. A tied weight has two names, and one gradient.",
             shows=_costs,
         ),
         Mistake(
             "apart",
-            "Ranks that add the same numbers in different orders round differently. Then "
-            "replicas drift apart: all ranks must add in one order.",
+            "Ranks that add the same numbers in different orders round differently, and their "
+            "replicas drift apart. All ranks must add in the same order.",
             shows=_differs_in_bits,
         ),
         Mistake(
@@ -311,8 +313,8 @@ average_gradients = Task(
         ),
         Mistake(
             "raised",
-            "Look at the line that is named, if one is. A rank may have no gradient for a "
-            "parameter: its .grad is None. A number of samples may be 0.",
+            "If the message names a line, it is a line of your function. A rank may have no "
+            "gradient for a parameter: its .grad is None. A number of samples may be 0.",
         ),
     ),
     must_return=False,

@@ -50,7 +50,7 @@ def _cases(draw):
     num, caps = draw.randint(5, 9), {"first_cap_bytes": 8 * HEAD_SIZE, "dtype": "float64"}
     layers = [[draw.randint(2, 9), draw.randint(1, 3)], [num, 2], [num - 2, 2]]
     data = {"layers": layers, "cap_bytes": 8 * num, **caps}
-    yield Case(3, {**data, **times, "other order on": [draw.randint(0, 2)]})
+    yield Case(3, {**data, **times, "other order on ranks": [draw.randint(0, 2)]})
     times = {"micro_batches": 1, "steps": 1}  # one step: in a second, Gloo may abort the process
     yield Case(2, {**data, **times, "without": ["layer2"], "on rank": draw.randint(0, 1)})
     times = {"micro_batches": 3, "steps": 2}
@@ -111,7 +111,7 @@ def _how_sent_in(view, number, model, buckets):
     sizes, got = [bytes_of(model, names) for names in buckets], [e.input_bytes for e in sent]
     if got != sizes:
         types = listed({event.dtype for event in sent} - {None})
-        fact = f"bytes of its calls: {got}, in {types}; of the buckets: {sizes}."
+        fact = f"its calls have {got} bytes, in {types}, and the buckets have {sizes}."
         return "once" if number else "other-plan", fact
     index_of = {event.name: event.index for event in gradients if event.backward == last}
     mistake, fact = _when_sent(view, sent, buckets, index_of)
@@ -131,7 +131,7 @@ def _when_sent(view, sent, buckets, index_of):
     Without such a message, return ("", "").
     """
     case, latest = view.case, max(index_of.values())
-    is_odd = view.rank in [*case.data.get("other order on", ()), case.data.get("on rank")]
+    is_odd = view.rank in [*case.data.get("other order on ranks", ()), case.data.get("on rank")]
     counted = "order" if is_odd else "earlier-parts" if case["micro_batches"] > 1 else ""
     ready = 0.0
     for number, (event, names) in enumerate(zip(sent, buckets, strict=True)):
@@ -143,11 +143,11 @@ def _when_sent(view, sent, buckets, index_of):
         if following is None:
             continue
         if event.index > following:
-            fact = f"bucket {number} is complete before the last gradient, and leaves late."
+            fact = f"bucket {number} is complete before the last gradient, but starts late."
             return counted or "late", fact
         if event.wait_index is not None and event.wait_index < latest:
-            fact = f"before the last gradient is ready, it has waited for call {number}, "
-            return "blocks", fact + "or has looked and found it complete."
+            fact = f"before the last gradient is ready, the replica waits for call {number}, "
+            return "blocks", fact + "or asks whether that call is finished."
     return "", ""
 
 
@@ -204,7 +204,7 @@ OverlappedReplica = Task(
         "A bucket may leave in the hook of its last gradient. So count, for each bucket, how many "
         "gradients are ready.",
         "Send in the order of the plan: as long as the next bucket to be sent is full, send it. "
-        "What is still missing when backward is over goes out in wait_for_gradients.",
+        "wait_for_gradients sends the buckets that are left when backward is over.",
         "all_reduce with async_op=True returns a handle at once. Keep it and the flat tensor "
         "until wait_for_gradients.",
         "In the hook: if self.will_sync, count; while len(self.sent) < len(self.buckets) and the "
@@ -214,7 +214,7 @@ OverlappedReplica = Task(
     mistakes=(
         Mistake(
             "each-micro-batch",
-            "Gradients add up in .grad. Send only while will_sync is True.",
+            "Gradients add up in .grad over all micro-batches. Send only while will_sync is True.",
             shows=found_by(_how_sent, "each-micro-batch"),
         ),
         Mistake(
@@ -225,19 +225,20 @@ OverlappedReplica = Task(
         ),
         Mistake(
             "once",
-            "A step must leave the replica as it was at the start: set the counts to 0, and forget "
-            "the handles and flat tensors.",
+            "At the end of a step the replica must be as it was at the start: set the counts to 0, "
+            "and drop the handles and flat tensors.",
             shows=found_by(_how_sent, "once"),
         ),
         Mistake(
             "too-early",
-            "A bucket is complete when all of its gradients are ready, not the first.",
+            "A bucket is complete when all of its gradients are ready, and not only the first "
+            "gradient.",
             shows=found_by(_how_sent, "too-early"),
         ),
         Mistake(
             "earlier-parts",
-            "Count the gradients of the last micro-batch only. will_sync says which "
-            "micro-batch that is.",
+            "Count the gradients of the last micro-batch only. will_sync says whether this "
+            "micro-batch is the last.",
             shows=found_by(_how_sent, "earlier-parts"),
         ),
         Mistake(
@@ -248,8 +249,8 @@ OverlappedReplica = Task(
         ),
         Mistake(
             "late",
-            "Start a bucket's all-reduce in the hook of its last gradient, so that backward goes "
-            "on while it travels.",
+            "Start a bucket's all-reduce in the hook of its last gradient, so that backward "
+            "continues meanwhile.",
             shows=found_by(_how_sent, "late"),
         ),
         Mistake(
@@ -264,8 +265,8 @@ OverlappedReplica = Task(
         ),
         Mistake(
             "none",
-            "wait_for_gradients gives every parameter of the plan the mean, also one that had "
-            "no gradient on this rank.",
+            "wait_for_gradients must give every parameter of the plan the mean, also a parameter "
+            "without a gradient on this rank.",
             shows=found_by(_how_averaged, "none"),
         ),
         Mistake(
@@ -280,15 +281,15 @@ OverlappedReplica = Task(
         ),
         Mistake(
             "last-only",
-            "The gradient of all micro-batches is in .grad. A hook on the tensor sees "
-            "only what the last one adds.",
+            ".grad holds the gradient of all micro-batches. A hook on the tensor gets only the "
+            "gradient of the last micro-batch.",
             shows=found_by(_how_averaged, "last-only"),
         ),
         Mistake(
             "mean",
-            "The mean takes the place of .grad: of what all micro-batches have added up there, "
-            "divided once, alike for all numbers of a bucket, by the number of ranks. A flat "
-            "tensor is one bucket's, filled anew in each step, and read after its wait.",
+            "Replace .grad by the mean over ranks of all that the micro-batches have added to it. "
+            "Divide all numbers of a bucket once, by the number of ranks. Each bucket has its own "
+            "flat tensor, which is filled anew in each step and read after its wait.",
             shows=found_by(_how_averaged, "mean"),
         ),
         Mistake(
@@ -298,13 +299,14 @@ OverlappedReplica = Task(
         ),
         Mistake(
             "raised",
-            "Look at the line that is named, if one is. A .grad may be None: this rank did "
-            "not use the parameter, or backward has not come to it yet. Each part of a flat tensor "
-            "needs the size, shape and dtype of its parameter.",
+            "If the message names a line, it is a line of your function. A .grad may be None: this "
+            "rank did not use the parameter, or backward has not reached it yet. Each part of a "
+            "flat tensor needs the size, shape and dtype of its parameter.",
         ),
         Mistake(
             "deadlock",
-            "Every rank sends every bucket, if need be with zeros in place of its gradients.",
+            "Every rank must send every bucket, with zeros in place of gradients that it does not "
+            "have.",
         ),
     ),
     in_place=True,

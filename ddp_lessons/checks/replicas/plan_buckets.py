@@ -115,9 +115,12 @@ def _ends_badly(view):
 def _is_kept(view):
     other_caps, less = _plans(view)[1:]
     if other_caps[0] != other_caps[1]:
-        return "In another call, with the same model and caps of 1,000,000 bytes, it is not right."
+        return (
+            "In another call, with the same model and caps of 1,000,000 bytes, the plan is not "
+            "right."
+        )
     if less[0] != less[1]:
-        return "In another call, with the same model and caps, head.bias is frozen as well."
+        return "In another call, for which head.bias was frozen, the plan is not right."
     return ""
 
 
@@ -141,10 +144,11 @@ plan_buckets = Task(
         "their gradients first.",
         "Keep one open bucket and count its bytes. After each parameter that you put in, ask "
         "whether it is full; if so, close it, and open a new one.",
-        "A parameter has numel() * element_size() bytes. named_parameters() names a tied one once, "
-        "and its requires_grad tells whether it is frozen.",
+        "A parameter has numel() * element_size() bytes. named_parameters() names a tied parameter "
+        "once, and requires_grad of a parameter is False if it is frozen.",
         "if num_bytes >= (cap_bytes if buckets else first_cap_bytes): append the open bucket to "
-        "buckets, and start again from [] and 0. What is open at the end is a bucket too.",
+        "buckets, and start again from [] and 0. The bucket that is open at the end belongs to the "
+        "plan, too.",
     ),
     expected=Expected(
         lambda case, rank: plan_of(case, _plan_model(case)),
@@ -159,8 +163,8 @@ plan_buckets = Task(
         ),
         Mistake(
             "by-grad",
-            "No backward has been run yet, so no parameter has a gradient. What tells whether it "
-            "will have one?",
+            "No backward has been run yet, so no parameter has a gradient. Which attribute says "
+            "whether a parameter will have one?",
             "The plan has no bucket, but there are parameters to train.",
             shows=lambda view: view.is_off and view.got == [],
         ),
@@ -188,21 +192,22 @@ plan_buckets = Task(
         ),
         Mistake(
             "bytes",
-            "The caps are bytes. A parameter has numel() * element_size() of them, whatever its "
-            "dtype, its rows and columns, or the tensor that it is a slice of.",
+            "The caps are in bytes. A parameter has numel() * element_size() bytes, whatever its "
+            "dtype, its rows and columns, or the tensor of which it is a slice.",
             "This is the plan for parameters of other sizes.",
             gives=_gives("four-bytes", "numbers", "rows", "storage"),
         ),
         Mistake(
             "first-cap",
-            "The first bucket has first_cap_bytes, and each later one cap_bytes.",
+            "The cap of the first bucket is first_cap_bytes, and that of each later bucket is "
+            "cap_bytes.",
             "This is the plan for other caps.",
             gives=_gives("smaller-first", "first-cap", "always-first", "first-twice", "swapped"),
         ),
         Mistake(
             "not-reset",
             "A new bucket holds 0 bytes.",
-            "Bytes of a closed bucket are counted in the next.",
+            "Bytes of a closed bucket are counted in the next bucket.",
             gives=_gives("not-reset", "above-cap", "less-above-cap"),
         ),
         Mistake(
@@ -213,22 +218,22 @@ plan_buckets = Task(
         ),
         Mistake(
             "end",
-            "What is in the open bucket at the end must be sent too, if there is anything: where "
-            "the last parameter fills its bucket, no other follows.",
+            "The bucket that is open at the end must be in the plan, if it has a parameter. If the "
+            "last parameter fills its bucket, no bucket follows.",
             "The last bucket is missing, or there is an empty one.",
             shows=_ends_badly,
         ),
         Mistake(
             "inside",
-            "Names in a bucket stand in the order in which you came to them, on every rank. A set "
-            "has an order that the next run need not share.",
+            "On every rank, the names in a bucket stand in the order in which you reach the "
+            "parameters. The order of a set may differ from run to run.",
             "A bucket has the right names in another order.",
             shows=_has_other_order,
         ),
         replace(
             VALUES,
-            hint="Go through the parameters from the last to the first, and write down the open "
-            "bucket's bytes. No parameter that is trained is left out, and none is in two buckets.",
+            hint="Go through the parameters from the last to the first, and write down the bytes "
+            "of the open bucket. No trained parameter is left out, and none is in two buckets.",
             symptom="The plan is not the one expected.",
         ),
         Mistake(
@@ -242,7 +247,8 @@ plan_buckets = Task(
         ),
         Mistake(
             "store",
-            "Every rank has the same model, so each can plan alone: write nothing to the store.",
+            "Every rank has the same model, so each rank can plan alone: write nothing to the "
+            "store.",
         ),
     ),
     allowed=(),

@@ -168,7 +168,7 @@ def _is_elsewhere(view):
     for name in view.output["replaced"]:
         return f"{name} is another tensor object than before."
     for name in view.output["moved"]:
-        return f"{name} lies in other memory than before."
+        return f"{name} has another place in memory than before."
     return ""
 
 
@@ -177,7 +177,7 @@ def _costs(view):
     if num_bytes > _most_bytes(view):
         return f"{num_bytes} bytes go into its calls; the model has {_most_bytes(view)}."
     if num_calls > len(view.expected):
-        return f"It makes {num_calls} calls; {len(view.expected)} tensors need no more than that."
+        return f"It makes {num_calls} calls; {len(view.expected)} are enough for as many tensors."
     return ""
 
 
@@ -226,11 +226,10 @@ start_equal = Task(
     hints=(
         "All ranks need the model of one rank. Which collective does that, and what does a model "
         "have apart from trained parameters?",
-        "model.parameters() names each parameter once, frozen ones too. model.buffers() has the "
-        "rest.",
-        "dist.broadcast writes into the tensor that it is given, on every rank but src. "
-        "tensor.detach() shares the memory of a parameter, and contiguous() gives a copy of a "
-        "tensor that has gaps.",
+        "model.parameters() yields each parameter once, also frozen ones. model.buffers() yields "
+        "the rest.",
+        "dist.broadcast writes into its tensor on every rank but src. tensor.detach() shares the "
+        "memory of a parameter, and contiguous() returns a copy of a tensor that has gaps.",
         "for tensor in [*model.parameters(), *model.buffers()]: numbers = "
         "tensor.detach().contiguous(), one broadcast of numbers with src=0, and "
         "tensor.detach().copy_(numbers).",
@@ -247,8 +246,9 @@ start_equal = Task(
         ),
         Mistake(
             "added",
-            "A sum is no copy: -0.0 + 0.0 is 0.0, and 0 times inf is nan. Send the bits of rank 0.",
-            "It has lost what a sum with zeros loses: the sign of a 0, or an inf.",
+            "A sum is not a copy: -0.0 + 0.0 is 0.0, and 0 times inf is nan. Send the bits of rank "
+            "0.",
+            "A tensor has lost the sign of a 0, or an inf, as in a sum with zeros.",
             shows=_adds,
         ),
         Mistake(
@@ -265,38 +265,39 @@ start_equal = Task(
         ),
         Mistake(
             "gaps",
-            "This tensor has gaps between its numbers, and the call treats it as one piece of "
-            "memory. Send a contiguous copy, and copy the result into the tensor of the model.",
+            "This tensor has gaps between its numbers, and the call treats it as contiguous. Send "
+            "a contiguous copy, and copy the result into the tensor of the model.",
             "A tensor with gaps is not that of rank 0.",
             shows=_writes_past_gaps,
         ),
         Mistake(
             "copied",
-            "Some calls give a view where they can, and a copy of a tensor that is not contiguous. "
-            "Write the received numbers into the model's own tensors.",
+            "Some calls return a view of a contiguous tensor, and a copy of a tensor that is not "
+            "contiguous. Write the received numbers into the model's own tensors.",
             "A tensor that is not contiguous is as it was.",
             shows=_fills_a_copy,
         ),
         Mistake(
             "buffers",
-            "A model holds more than parameters: numbers that no step changes are in its buffers. "
-            "A state_dict leaves out those that are not to be saved.",
+            "A model has parameters and buffers. Buffers hold numbers that no optimizer changes, "
+            "and a state_dict leaves out the buffers that are not to be saved.",
             shows=_lacks_only("mean", "count", "mask"),
         ),
         Mistake(
             "frozen",
-            "A frozen parameter takes part in every forward. It must be equal, too.",
+            "A frozen parameter takes part in every forward. So it must be equal on all ranks, "
+            "too.",
             shows=_lacks_only("layer1.bias"),
         ),
         replace(
             VALUES,
-            hint="Compare this tensor on rank 0 and on this rank: every number of it must come "
-            "over, to the last bit.",
+            hint="Compare this tensor on rank 0 and on this rank: all numbers must be equal, to "
+            "the last bit.",
             symptom="A tensor is not that of rank 0.",
         ),
         Mistake(
             "replaced",
-            "Write into the tensors of the model. An optimizer or a view that was made before "
+            "Write into the tensors of the model. An optimizer or a view that was created earlier "
             "holds these tensors.",
             shows=_is_elsewhere,
         ),
@@ -308,8 +309,8 @@ start_equal = Task(
         ),
         Mistake(
             "left-changed",
-            "Only numbers may change. A frozen parameter stays frozen: detach() gives a tensor "
-            "with the same memory that calls may write into.",
+            "Change only numbers. A frozen parameter stays frozen: detach() returns a tensor that "
+            "shares its memory, and calls may write into that tensor.",
         ),
     ),
     must_return=False,

@@ -15,7 +15,7 @@ def ways_of(case, rank, number=0):
     names = [*(f"layer{number}" for number in range(len(case["layers"]))), "head"]
     if number != 1 and "layer2" in case.data:
         names.remove("layer2")
-    if rank in case.data.get("other order on", ()):
+    if rank in case.data.get("other order on ranks", ()):
         names = ["layer0", "layer2", "layer1", "head"]
     ways = [names] * case["micro_batches"]
     if rank == case.data.get("on rank") and number + 1 >= case.data.get("in step", 1):

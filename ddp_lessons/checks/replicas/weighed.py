@@ -25,7 +25,7 @@ def backward_once(case, rank, model):
     Run backward on a rank's model, with the loss that the case defines. Return the model.
     """
     names = _layers(model)
-    names = names[:-1] if rank in case["without the head on"] else names
+    names = names[:-1] if rank in case["head unused on ranks"] else names
     loss = model(inputs_of(case, rank, model), names)
     if not case["samples"][rank]:
         loss = loss * torch.nan  # the mean over no samples is nan
