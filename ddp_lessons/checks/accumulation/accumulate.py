@@ -81,7 +81,7 @@ def _how_wrong(view):
     if not view.is_off:
         return "", ""
     events, got = view.events, view.got
-    fact = "The gradient, of 6 weights and then the bias, is not the one expected."
+    fact = "The gradient, of 6 weights and then the bias, is not the expected one."
     syncs = [event.backward for event in events if event.is_communication]
     last = max([0, *(event.backward for event in events if event.kind == GRADIENT)])
     if len(syncs) == 1 and syncs[0] is not None and syncs[0] < last:
@@ -109,7 +109,7 @@ def _how_sent(view):
     if times > MOST_HELD:
         return "memory", f"Rank {view.rank} holds {times:.1f} times the activations that it needs."
     if most_taken > MOST_TAKEN:
-        return "listed", f"It has taken {most_taken} micro-batches that had no backward yet."
+        return "listed", f"It holds {most_taken} micro-batches that had no backward yet."
     return "", ""
 
 
@@ -122,14 +122,14 @@ def _gives_frozen_ones(view):
 def _is_left_off(view):
     if view.output["syncs"]:
         return ""
-    return "The model is left as inside of no_sync: it would never sync again."
+    return "The model stays inside of no_sync: no later backward would average gradients."
 
 
 def _differs_when_called_again(view):
     got, (expected, error) = view.output["again"], fewer_of(view.case, _weights(view.case)).right()
     if got is not None and bool(((got.double() - expected).abs() <= error).all()):
         return ""
-    return "Called once more on the same model, with .grad empty, it leaves another gradient."
+    return "A second call on the same model, with .grad empty, leaves another gradient."
 
 
 def _draw(case_result):
@@ -143,7 +143,7 @@ accumulate = Task(
     may_mutate=("grad",),
     cases=_cases,
     act=_act,
-    ok="one all-reduce a window, the activations of one micro-batch, the next one in hand",
+    ok="one all-reduce a window, and the activations of one micro-batch at a time",
     draw=_draw,
     hints=(
         "A micro-batch is the last one if the iterator has no other after it. So take the next "
@@ -186,8 +186,8 @@ accumulate = Task(
         ),
         Mistake(
             "undivided",
-            "The direction is right, and the length is not. Divide once, by the number of samples "
-            "that this rank has in the window.",
+            "The direction of the gradient is right, but its norm is wrong. Divide once, by the "
+            "number of samples that this rank has in the window.",
             shows=found_by(_how_wrong, "undivided"),
         ),
         Mistake(
@@ -198,14 +198,14 @@ accumulate = Task(
         ),
         Mistake(
             "ranks",
-            "The mean over ranks is wanted. DDP's all-reduce divides by the number of ranks "
-            "already; an all-reduce of your own must be divided by it once.",
+            "The gradient must be the mean over ranks. DDP's all-reduce already divides by the "
+            "number of ranks; the result of an all-reduce of your own must be divided by it once.",
             shows=found_by(_how_wrong, "ranks"),
         ),
         Mistake(
             "values",
-            "Take the case that is named: write down how many samples each micro-batch has, and "
-            "how much each of them counts in your gradient.",
+            "Take the case that the message names: write down how many samples each micro-batch "
+            "has, and what weight each sample has in your gradient.",
         ),
         Mistake(
             "frozen-gradient",
@@ -255,8 +255,8 @@ accumulate = Task(
         ),
         Mistake(
             "left-changed",
-            "Only .grad may change: no step is wanted, modes and frozen parameters stay as they "
-            "are, and hooks that you register must be removed.",
+            "Only .grad may change. Make no step, leave modes and frozen parameters as they are, "
+            "and remove the hooks that you register.",
         ),
         Mistake(
             "forbidden",
@@ -264,12 +264,13 @@ accumulate = Task(
         ),
         Mistake(
             "raised",
-            "Look at the line that is named, if one is. There may be only one micro-batch, and "
-            "a frozen parameter's .grad is None.",
+            "If the message names a line, it is a line of your function. There may be only one "
+            "micro-batch, and a frozen parameter's .grad is None.",
         ),
         Mistake(
             "deadlock",
-            "Every rank has equally many micro-batches, and makes one all-reduce, with its last.",
+            "Every rank has the same number of micro-batches, and makes one all-reduce, with its "
+            "last micro-batch.",
         ),
     ),
     allowed=("all_reduce",),

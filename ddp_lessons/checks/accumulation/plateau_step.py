@@ -20,7 +20,11 @@ SETTINGS = ("mode", "factor", "patience", "threshold", "cooldown")
 
 MESSAGE_BYTES = 16  # two float64 numbers
 
-_PARTS = {"a millionth": 2.0**-23, "a million times": 2.0**17, "of many digits": 1 / 7}
+_PARTS = {
+    "a millionth as large": 2.0**-23,
+    "a million times as large": 2.0**17,
+    "of many digits": 1 / 7,
+}
 _USUAL_PART, _NAN_STEP = 2.0**-3, 2
 
 
@@ -30,21 +34,21 @@ def _cases(draw):
         samples = [draw.randint(1, 9) for _ in range(world_size)]
         yield Case(world_size, {"samples": samples})
     samples = [0, draw.randint(1, 4), draw.randint(5, 9)]
-    yield Case(3, {"samples": samples, "no loss on rank": 2})
+    yield Case(3, {"samples": samples, "loss of 0 on rank": 2})
     samples = [draw.randint(1, 9) for _ in range(2)]
-    yield Case(2, {"samples": samples, "losses": "a millionth"})
+    yield Case(2, {"samples": samples, "losses": "a millionth as large"})
     # The last bits of these sums depend on the order of adding, in 49 draws of 50.
     samples = [draw.randint(1, 9) for _ in range(4)]
     for _ in range(3):
         yield Case(4, {"samples": samples, "losses": "of many digits"})
-    data = {"samples": samples[:2], "losses": "a million times"}
+    data = {"samples": samples[:2], "losses": "a million times as large"}
     yield Case(2, {**data, "nan on rank": draw.randint(0, 1)})
 
 
 def _totals(case, rank):
     # Return the sum of a rank's losses at each step: mostly whole eighths, so that sums are exact.
     means = torch.randint(1, 240, (NUM_STEPS,), generator=generator(case, rank))
-    if rank == case.data.get("no loss on rank"):
+    if rank == case.data.get("loss of 0 on rank"):
         means[1] = 0  # its samples still count
     part = _PARTS.get(case.data.get("losses"), _USUAL_PART)
     pairs = zip(means.tolist(), _counts(case, rank), strict=True)
@@ -120,7 +124,10 @@ def _judge_mean(case_result, seen, number, mean, totals, counts):
     if are_right[rank]:
         return
     if math.isnan(mean):
-        fact = f"Call {number + 1}: a sum of losses is nan. What it returns is {numbers[rank]:g}."
+        fact = (
+            f"Call {number + 1}: a sum of losses is nan, and the function returns "
+            f"{numbers[rank]:g}."
+        )
         raise case_result.wrong("hidden", rank, fact=fact)
     mistake = _mean_mistake(case_result, seen, number, numbers[rank], totals, counts)
     if math.isclose(seen.output[number]["best"], mean, rel_tol=1e-5):
@@ -128,7 +135,9 @@ def _judge_mean(case_result, seen, number, mean, totals, counts):
     elif any(are_right) and any(event.is_communication for event in seen.calls[number].events):
         mistake = "not-everywhere"
     both = {"got": result, "expected": mean}
-    fact = f"Call {number + 1} returns another number. The sums of losses are {list(totals)}, the "
+    fact = (
+        f"Call {number + 1} returns a wrong mean. The sums of losses are {list(totals)}, and the "
+    )
     fact += f"numbers of samples {list(counts)}."
     raise case_result.wrong(mistake, rank, **both, fact=fact)
 
@@ -141,7 +150,9 @@ def _judge_bits(case_result, number):
     numbers = [number_of(seen.calls[number].result) for seen in case_result.seen]
     for rank, one in enumerate(numbers):
         if repr(one) != repr(numbers[0]):
-            fact = f"Call {number + 1}: its mean and that of rank 0 differ, in the last bits only."
+            fact = (
+                f"Call {number + 1}: its mean differs from that of rank 0, in the last bits only."
+            )
             raise case_result.wrong("apart", rank, fact=fact)
 
 
@@ -191,7 +202,7 @@ def _judge_schedule(case_result, seen, number, expected, totals):
     if got == expected:
         return
     others = {other.output[number]["steps"] for other in case_result.seen}
-    fact = f"After call {number + 1}, the number of steps that the schedule made is {got['steps']}."
+    fact = f"After call {number + 1}, the schedule's number of steps is {got['steps']}."
     if got["steps"] < number + 1:
         mistake = "one-steps" if len(others) > 1 else "not-stepped"
         raise case_result.wrong(mistake, rank, fact=fact)
@@ -202,23 +213,25 @@ def _judge_schedule(case_result, seen, number, expected, totals):
             fact = f"The schedule's {name} was {wanted}, and is {got['settings'][name]}."
             raise case_result.wrong("rate", rank, fact=fact)
     if not math.isclose(got["best"], expected["best"], rel_tol=1e-5):
-        fact = "What is returned is right, but the schedule was fed with another number."
+        fact = "The returned mean is right, but the schedule got another number."
         both = {"got": got["best"], "expected": expected["best"]}
         raise case_result.wrong("fed-otherwise", rank, **both, fact=fact)
     if got["rate"] != expected["rate"]:
         both = {"got": got["rate"], "expected": expected["rate"]}
-        raise case_result.wrong("rate", rank, **both, fact="The rate is not the one expected.")
+        raise case_result.wrong(
+            "rate", rank, **both, fact="The learning rate is not the expected one."
+        )
 
 
 def _judge_message(case_result, rank, call):
     events = [event for event in call.events if event.is_communication]
     if len(events) > 1:
         names = ", ".join(event.name for event in events)
-        fact = f"A step makes {len(events)} calls ({names}); 1 would do."
+        fact = f"A step makes {len(events)} calls ({names}); 1 is enough."
         raise case_result.wrong("cost", rank, fact=fact)
     for event in events:
         if event.input_bytes > MESSAGE_BYTES:
-            fact = f"A step sends {event.input_bytes} bytes; {MESSAGE_BYTES} would do."
+            fact = f"A step sends {event.input_bytes} bytes; {MESSAGE_BYTES} are enough."
             raise case_result.wrong("bytes", rank, fact=fact)
 
 
@@ -237,47 +250,50 @@ plateau_step = Task(
     ok="one collective of at most 16 bytes a step, the same rates on all ranks",
     draw=_draw,
     hints=(
-        "Schedules that get the same number at each step do the same at each step. Which number "
-        "is fair to all samples?",
-        "The mean over all samples is the sum of all losses by the number of all samples. Both "
-        "are sums over ranks.",
-        "Two sums need one message: put both numbers into one tensor.",
+        "Schedules that get the same number in each step choose the same learning rates. In which "
+        "number does each sample count the same?",
+        "The mean over all samples is the sum of all losses, divided by the number of all samples. "
+        "Both numbers are sums over ranks.",
+        "Two sums need only one message: put both numbers into one tensor.",
         "both = torch.tensor([total, num_samples], dtype=torch.float64, device=rank_device()); "
-        "dist.all_reduce(both); then divide, feed the schedule, and return what you fed.",
+        "dist.all_reduce(both); then divide, feed the schedule with the mean, and return the mean.",
     ),
     mistakes={
-        "alone": "Each rank uses its own loss, so their rates differ. Combine the losses first.",
-        "rate-only": "Equal rates are not enough: the schedules still remember different losses. "
-        "Agree on the loss, and each schedule finds the rate.",
-        "one-rank": "One rank's loss decides. The samples of the other ranks must count, too.",
-        "mean-of-means": "Ranks have different numbers of samples: add up sums and numbers, and "
-        "divide once.",
-        "worst-rank": "The mean over all samples is wanted, not the best or the worst rank.",
-        "old-count": "num_samples may change from call to call: send it each time.",
+        "alone": "Each rank uses its own loss, so the ranks get different learning rates. Combine "
+        "the losses first.",
+        "rate-only": "Equal learning rates are not enough: the schedules still remember different "
+        "losses. Give all schedules the same loss, and each schedule finds the rate.",
+        "one-rank": "Only one rank's loss counts. The samples of the other ranks must count, too.",
+        "mean-of-means": "Ranks have different numbers of samples: add up the sums of losses and "
+        "the numbers of samples, and divide once.",
+        "worst-rank": "Compute the mean over all samples, not that of the best or the worst rank.",
+        "old-count": "num_samples may change from call to call: send it in each call.",
         "hidden": "A loss of nan is a fault of the run. The mean must be nan, too.",
         "apart": "Ranks that add in different orders round differently, and a schedule that "
         "compares the results may choose another rate. Give all ranks the same number.",
         "not-a-mean": "Divide the sum of all losses by the number of all samples, once.",
-        "no-mean": "Return the mean: a float, or a tensor of one number.",
-        "rounded": "Do not round: neither the mean nor what you send. float32 and float64 keep "
-        "enough digits, whole numbers and halves do not.",
-        "nothing": "Return the mean that you fed to the schedule.",
+        "no-mean": "Return the mean as a float or as a tensor of one number.",
+        "rounded": "Round neither the mean nor the numbers that you send. float32 and float64 keep "
+        "enough digits; integers and float16 do not.",
+        "nothing": "Return the mean with which you feed the schedule.",
         "not-stepped": "Call schedule.step(mean) in every call, whether the mean is better or "
         "worse.",
-        "not-everywhere": "Some ranks have the mean, others do not. reduce gives a sum to one "
-        "rank, all_reduce to all.",
-        "one-steps": "Every rank has a schedule and an optimizer of its own: each must step.",
-        "stepped-twice": "Call schedule.step once for each call.",
-        "fed-otherwise": "Feed the schedule with the same number that you return.",
-        "rate": "Leave the rate to the schedule, and its settings as they are.",
+        "not-everywhere": "Some ranks have the mean, and others do not. reduce gives a sum to one "
+        "rank only, and all_reduce to all ranks.",
+        "one-steps": "Every rank has its own schedule and its own optimizer: each schedule must "
+        "make a step.",
+        "stepped-twice": "Call schedule.step only once in each call.",
+        "fed-otherwise": "Feed the schedule with the number that you return.",
+        "rate": "Only the schedule may change the learning rate. Leave the schedule's settings as "
+        "they are.",
         "cost": "Both numbers fit into one tensor, and so into one collective.",
-        "bytes": "Two numbers are enough: a sum and how many samples it is over.",
-        "raised": "The line that is named is yours. A rank may have no samples at all: then it "
-        "cannot divide by its own number.",
-        "deadlock": "Every rank makes the same call in the default group. A rank without samples "
-        "makes it too: its sum and its number are 0.",
-        "values": "Take two ranks, one with 1 sample and one with 3, and go through your lines. At "
-        "the next call, they may have other numbers of samples.",
+        "bytes": "Two numbers are enough: the sum of the losses and the number of samples.",
+        "raised": "The message names a line of yours. A rank may have no samples: then it cannot "
+        "divide by its own number of samples.",
+        "deadlock": "Every rank makes the same call in the default group, also a rank without "
+        "samples, whose sum and number are 0.",
+        "values": "Take two ranks, one with 1 sample and one with 3, and go through your lines. In "
+        "the next call, the ranks may have other numbers of samples.",
     },
     warm_up=first_ddp,  # a first optimizer imports the same modules
 )

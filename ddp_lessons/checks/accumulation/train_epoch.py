@@ -75,7 +75,9 @@ def _judge_end(case_result, rank):
     for step in kept["steps"][kept["num_first"] :][:1]:
         places = _batches_of(step["samples"], sizes)
         if {0, len(sizes) - 1} <= set(places) and len(places) <= case_result.case["k"] < len(sizes):
-            fact = f"A step goes by batches {places}: the last of one epoch, the first of the next."
+            fact = (
+                f"A step uses batches {places}: the last of one epoch, and the first of the next."
+            )
             raise case_result.wrong("runs-on", rank, fact=fact)
 
 
@@ -95,14 +97,14 @@ def _judge_optimizer(case_result, rank, kept):
     before, left = (kept[which]["options"][0] for which in ("before", "left"))
     for name, value in before.items():
         if left.get(name) != value:
-            fact = f"The optimizer's {name} was {value}, and is {left.get(name)} afterwards."
+            fact = f"The optimizer's {name} was {value}, and is {left.get(name)} after the call."
             raise case_result.wrong("optimizer", rank, fact=fact)
     steps = kept["steps"]
     afterwards = [*(step["weights"] for step in steps[1:]), kept["weights"]]
     momentum = size = torch.zeros_like(kept["first"]).double()
     unit = torch.finfo(kept["first"].dtype).eps
     if not torch.equal(steps[0]["weights"], kept["first"]):
-        fact = "The weights have moved before the first step."
+        fact = "The weights change before the first step."
         raise case_result.wrong("optimizer", rank, fact=fact)
     for number, (step, after) in enumerate(zip(steps, afterwards, strict=True), start=1):
         momentum = MOMENTUM * momentum + step["gradient"].double()
@@ -111,7 +113,7 @@ def _judge_optimizer(case_result, rank, kept):
         slack = 8 * number * unit * (step["weights"].double().abs() + size)
         if not bool(((after.double() - expected).abs() <= slack).all()):
             both = {"got": after, "expected": expected.to(after.dtype)}
-            fact = f"The gradients are right, the weights after step {number} are not."
+            fact = f"The gradients are right, but the weights after step {number} are wrong."
             raise case_result.wrong("optimizer", rank, **both, fact=fact)
 
 
@@ -122,12 +124,12 @@ def _judge_step(case_result, window, rank, number, places):
     which = f"Step {number % num_steps + 1} of {num_steps} in epoch {number // num_steps}"
     expected, error = window.right()
     if got is None or not got.any():
-        fact = f"{which} has no gradient to go by."
+        fact = f"{which} has no gradient."
         raise case_result.wrong("zeroed-first", rank, fact=fact)
     if window.agrees(got, window.all()):
         return
     both = {"got": got, "expected": expected.to(got.dtype)}
-    fact = f"{which} goes by another gradient than the mean over its samples."
+    fact = f"{which} uses another gradient than the mean over its samples."
     changes = case_result.seen[rank].calls[-1].changes
     if number >= num_steps and "hooks" in changes:
         raise case_result.wrong("hooks-stay", rank, **both, fact=f"{fact} {changes['hooks']}")
@@ -142,7 +144,7 @@ def _judge_step(case_result, window, rank, number, places):
     first = sum(sizes[: places[0]])
     right = list(range(first, first + sum(sizes[place] for place in places)))
     if mistake in ("values", "scaled") and samples and sorted(samples) != right:
-        fact += f" Its forwards had batches {_batches_of(samples, sizes)} of the list, and "
+        fact += f" Its forwards used batches {_batches_of(samples, sizes)} of the list, and "
         fact += f"{list(places)} were expected."
         mistake = "other-batches"
     raise case_result.wrong(mistake, rank, **both, fact=fact)
@@ -171,14 +173,14 @@ train_epoch = Task(
     cases=_cases,
     act=_act,
     judge=_judge,
-    ok="every sample reaches a step with equal weight, one sync a step",
+    ok="every sample reaches a step with equal weight, one all-reduce a step",
     draw=_draw,
     hints=(
-        "Cut the list of batches into windows first: k batches each, and what remains is a window "
-        "too. Then each window is like task 07.1, and a step.",
+        "First cut the list of batches into windows of k batches each. The batches that are left "
+        "over are a window, too. Then treat each window as in task 07.1, and make a step.",
         "A slice that goes beyond the end of a list is shorter, without an error: "
         "batches[start:start + k].",
-        "A batch of n samples counts with n / N in a window of N samples. N is not k times n in "
+        "A batch of n samples has the weight n / N in a window of N samples. N is not k times n in "
         "the last window.",
         "For each window: total = sum(len(y) for _, y in window); each loss times "
         "len(y) / total; no_sync for window[:-1] only; then step and zero_grad.",
@@ -187,32 +189,35 @@ train_epoch = Task(
     | {
         "hooks-stay": AGAIN_MISTAKES["hooks"],
         "lost": "The batches that are left over at the end are a window, too, and it needs a step.",
-        "each-batch": "A step follows each window of k batches, not each batch.",
-        "no-step": "Call optimizer.step() at the end of each window, of the optimizer that you "
-        "were given.",
+        "each-batch": "Make a step after each window of k batches, and not after each batch.",
+        "no-step": "At the end of each window, call step() of the optimizer that the function "
+        "gets.",
         "not-all-step": "Every rank has its own optimizer: all of them must make the same steps.",
-        "runs-on": "Each epoch is cut into windows on its own. The batches left over at its end "
-        "get a step before the epoch ends.",
-        "num-steps": "One step for each k batches, and one for what is left over.",
+        "runs-on": "Cut each epoch into its own windows. The batches that are left over at its end "
+        "need a step before the epoch ends.",
+        "num-steps": "Make one step for each k batches, and one step for the batches that are left "
+        "over.",
         "zeroed-first": "Call step first, then zero_grad: step reads .grad.",
-        "not-zeroed": "After a step, empty .grad, or the next window adds to this one. The next "
+        "not-zeroed": "Empty .grad after each step, or the next window adds to this one. The next "
         "window may be the first of another epoch.",
         "by-k": "The last window may have fewer than k batches, and its last batch fewer samples. "
-        "Divide by what is there.",
-        "mean-of-means": "A batch with fewer samples must count less: weigh by samples.",
-        "no-sync": "Each window syncs with its own last batch, also the shorter one at the end.",
-        "other-batches": "Cut windows from the front of the list, k batches each. What is left "
-        "over comes last.",
-        "optimizer": "Only optimizer.step() moves weights. Leave its rate, and the momentum that "
-        "it remembers, as they are.",
-        "input-changed": "Leave the list of batches, and what is in it, as they are: a slice is a "
-        "list of its own.",
-        "raised": "The line that is named is yours. Some parameters are frozen: their .grad is "
-        "None. The last window may have one batch only.",
-        "scaled": "The direction is right, the length is not. A sample counts with 1/N if a rank "
-        "has N of them in this window.",
+        "Divide by the number of samples in the window.",
+        "mean-of-means": "A batch with fewer samples must count less: weight each batch by its "
+        "number of samples.",
+        "no-sync": "Each window makes its all-reduce with its own last batch, also the shorter "
+        "window at the end.",
+        "other-batches": "Cut windows from the front of the list, k batches each. The batches that "
+        "are left over are the last window.",
+        "optimizer": "Only optimizer.step() may change the weights. Leave the optimizer's learning "
+        "rate and momentum buffers as they are.",
+        "input-changed": "Leave the list of batches and the batches as they are: a slice is a new "
+        "list.",
+        "raised": "The message names a line of yours. Some parameters are frozen: their .grad is "
+        "None. The last window may have only one batch.",
+        "scaled": "The direction of the gradient is right, but its norm is wrong. If a rank has N "
+        "samples in this window, each of them has the weight 1/N.",
         "values": "Take the window of that step: write down how many samples each of its batches "
-        "has, and what each of them counts.",
+        "has, and what weight each batch has in your gradient.",
     },
     allowed=("all_reduce",),
     must_return=False,

@@ -63,7 +63,7 @@ def judge_trained(case_result):
     """
     for rank, seen in enumerate(case_result.seen):
         if seen.output["left"]["trained"] != seen.output["before"]["trained"]:
-            fact = "After it, other parameters are trained than before it (requires_grad)."
+            fact = "The call changes which parameters are trained (requires_grad)."
             raise case_result.wrong("thawed", rank, fact=fact)
 
 
@@ -74,14 +74,14 @@ def judge_left(case_result):
     for rank, seen in enumerate(case_result.seen):
         before, left = seen.output["before"], seen.output["left"]
         if left["modes"] != before["modes"]:
-            fact = "It leaves the model, or a part of it, in another mode (train or eval)."
+            fact = "The call leaves the model, or a part of it, in another mode (train or eval)."
             raise case_result.wrong("mode", rank, fact=fact)
         if any(state["frozen gradients"] for state in (*seen.output["steps"], left)):
             raise case_result.wrong(
                 "frozen-gradient", rank, fact="A frozen parameter has a gradient."
             )
         if "weights" in case_result.task.mistakes and not equal(left["weights"], before["weights"]):
-            raise case_result.wrong("weights", rank, fact="It changes the weights, too.")
+            raise case_result.wrong("weights", rank, fact="The call changes the weights, too.")
         changes = seen.calls[-1].changes
         if "hooks" in case_result.task.mistakes and "hooks" in changes:
             raise case_result.wrong("hooks", rank, fact=changes["hooks"])
@@ -105,7 +105,7 @@ def judge_talk(case_result, num_syncs):
     for rank, (seen, events) in enumerate(zip(case_result.seen, case_result.traces, strict=True)):
         num_calls = len(collectives(events))
         if num_calls > num_syncs:
-            fact = f"Rank {rank} makes {num_calls} collectives; {num_syncs} would do."
+            fact = f"Rank {rank} makes {num_calls} collectives, and needs only {num_syncs}."
             raise case_result.wrong(
                 _name_cost(case_result, seen, events, num_syncs), rank, fact=fact
             )
@@ -120,7 +120,7 @@ def judge_talk(case_result, num_syncs):
                 raise case_result.wrong("graph-kept", rank, fact=fact)
             raise case_result.wrong("memory", rank, fact=fact)
         if not seen.output["syncs"]:
-            fact = "The model is left as in no_sync: it would never sync again."
+            fact = "The model stays inside of no_sync: no later backward would average gradients."
             raise case_result.wrong("left-off", rank, fact=fact)
 
 
@@ -202,21 +202,22 @@ def is_parallel(one, other):
 
 
 WINDOW_MISTAKES = {
-    "cost": "All micro-batches but the last run inside the model's no_sync.",
-    "no-sync": "The last micro-batch of a window runs outside of no_sync, and its backward syncs "
-    "what has added up.",
-    "undivided": "Each backward adds a whole mean. Weight each loss, so that the sum is a mean.",
+    "cost": "All micro-batches but the last belong inside of the model's no_sync.",
+    "no-sync": "The last micro-batch of a window belongs outside of no_sync: its backward averages "
+    "the gradients that have added up.",
+    "undivided": "Each backward adds a whole mean. Weight each loss, so that the sum of all is a "
+    "mean.",
     "memory": "Call forward and backward for one micro-batch before the forward of the next: "
     "backward frees its activations.",
     "graph-kept": "backward frees the activations, unless retain_graph=True keeps them.",
-    "own-message": "A message of your own is not needed. DDP's sync brings the gradients of all "
-    "parameters at once, and batches have the same sizes on all ranks.",
-    "left-off": "Use no_sync in a with statement: it turns the sync on again when it ends.",
-    "shapes": "Outputs (n, 1) belong to targets (n, 1). With (n,) on one side, mse_loss compares "
-    "each output with each target.",
-    "fixed-size": "A group may have any number of ranks. Ask for it, if you divide by it.",
-    "digits": "It is near, and too far off for its dtype. Keep the dtype of the parameters all the "
-    "way, and round nothing.",
+    "own-message": "You need no message of your own. DDP's all-reduce averages the gradients of "
+    "all parameters, and batches have the same sizes on all ranks.",
+    "left-off": "Use no_sync in a with statement: it switches the averaging on again when it ends.",
+    "shapes": "Outputs and targets must both have the shape (n, 1). If one of them has the shape "
+    "(n,), mse_loss compares each output with each target.",
+    "fixed-size": "A group may have any number of ranks. If you divide by that number, ask for it.",
+    "digits": "The gradient is nearly right, but its error is too large for its dtype. Compute in "
+    "the dtype of the parameters, and round nothing.",
     "thawed": "Leave requires_grad as it is: a frozen parameter stays frozen.",
     "mode": "Leave the mode as it was. In eval mode, dropout and BatchNorm do something else in "
     "every step that follows.",
@@ -226,18 +227,18 @@ WINDOW_MISTAKES = {
 
 
 BY_HAND_MISTAKES = WINDOW_MISTAKES | {
-    "forward-outside": "DDP decides in the forward whether to sync. So the forward, too, belongs "
-    "inside no_sync.",
-    "zeroed": "Between the micro-batches of a window nothing may empty .grad.",
-    "divided-twice": "DDP divides by the number of ranks already.",
+    "forward-outside": "DDP plans the all-reduce in the forward. So the forward, too, belongs "
+    "inside of no_sync.",
+    "zeroed": "Do not empty .grad between the micro-batches of a window.",
+    "divided-twice": "DDP already divides by the number of ranks.",
 }
 
 
 AGAIN_MISTAKES = {
-    "weights": "No step is wanted: leave the weights as they are.",
+    "weights": "Make no step: leave the weights as they are.",
     "hooks": "A hook that stays on the model also runs in the next call. Remove the hooks that you "
     "register.",
-    "again": "Each call counts its own micro-batches, and keeps nothing for the next one.",
+    "again": "Count the micro-batches anew in each call, and keep nothing for the next call.",
 }
 
 
@@ -260,7 +261,7 @@ def refuse_again(case_result, rank, got, expected):
     """
     Refuse the gradient that a second call leaves.
     """
-    fact = "Called once more on the same model, .grad empty, it leaves another gradient, or none."
+    fact = "A second call on the same model, with .grad empty, leaves another gradient, or none."
     expected = expected.to((expected if got is None else got).dtype)
     raise case_result.wrong("again", rank, got=got, expected=expected, fact=fact)
 
