@@ -145,26 +145,26 @@ def _judge_restored(case_result, rank, kept):
     if kept["fault"] == "missing":
         raise case_result.wrong("missing", rank, fact="restore is not defined on this rank.")
     if kept["fault"] == "code":
-        fact = "torch.load refuses the state: it holds more than tensors and plain values."
+        fact = "torch.load refuses the state: the state holds more than tensors and plain values."
         raise case_result.wrong("code", rank, fact=fact)
     if kept["fault"] == "elsewhere":
-        fact = "restore needs names that its cell has filled earlier: it is run anew after a kill."
+        fact = "restore needs variables of an earlier run of its cell, which are gone after a kill."
         raise case_result.wrong("elsewhere", rank, fact=fact)
     if kept["changed"]:
         fact = f"capture changes the run itself: {', '.join(kept['changed'])}."
         raise case_result.wrong("capture-changes", rank, fact=fact)
     if kept["fault"] == "no-object":
-        fact = f"{_new_ones(kept['new'])}It is of another type."
+        fact = f"{_new_ones(kept['new'])}An object is of another type."
         raise case_result.wrong("new-object", rank, fact=fact)
     saved, later, restored = kept["saved"], kept["later"], kept["restored"]
     differ = [part for part in _PARTS if not equal(saved[part], restored[part])]
-    fact = f"Not as it was: {', '.join(differ)}."
+    fact = f"Not restored: {', '.join(differ)}."
     if kept["as before"]:
-        raise case_result.wrong("untouched", rank, fact="restore has changed nothing of that run.")
+        raise case_result.wrong("untouched", rank, fact="restore has changed nothing in the run.")
     if differ and "parameter" in kept["new"]:
         raise case_result.wrong("new-object", rank, fact=f"{_new_ones(kept['new'])}{fact}")
     if any(equal(later[part], restored[part]) for part in differ):
-        fact += " It is as at a later call of capture, whose state was not given."
+        fact += " The run got the state of a later call of capture, and not the given state."
         raise case_result.wrong("elsewhere", rank, fact=fact)
     if "weights" in differ:
         raise case_result.wrong("weights", rank, fact=fact)
@@ -173,7 +173,7 @@ def _judge_restored(case_result, rank, kept):
     first = case_result.seen[0].output["saved"]
     for part in ("noise", "factors"):
         if part in differ and rank and equal(restored[part], first[part]):
-            fact = f"This rank got the {part} of rank 0."
+            fact = f"This rank got the random number generator of rank 0 ({part})."
             raise case_result.wrong("other-rank", rank, fact=fact)
     if differ:
         raise case_result.wrong(differ[0], rank, fact=fact)
@@ -209,49 +209,52 @@ capture = Task(
     draw=_draw,
     warm_up=first_save,
     hints=(
-        "Whatever changes from step to step, and has a say in the next one, must come back. Go "
-        "through one step of the loop and list it.",
+        "The state must hold everything that changes from step to step and influences the next "
+        "step. Go through one step of the loop and list such things.",
         "model, optimizer, scheduler and sampler each have state_dict and load_state_dict. The "
-        "rest are two numbers, and two random number generators: torch's and Python's.",
+        "state also needs two numbers, and two random number generators: torch's and Python's.",
         "torch.get_rng_state() returns the state of torch's generator as a tensor, and "
-        "torch.set_rng_state(state) puts it back. Python's module random has such a pair, too.",
+        "torch.set_rng_state(state) restores it. Python's module random has such a pair, too.",
         "The dictionary has eight entries: model, optimizer, scheduler, sampler, epoch, step, and "
         "the states of the two generators. Each is restored by one line.",
     ),
     mistakes={
-        "missing": "Both functions must be on every rank. They stand in one cell: run it.",
-        "code": "Put state_dict() of an object into the state, never the object itself, and of an "
-        "array a tensor or a list.",
-        "capture-changes": "capture only reads. It draws no random number, loads nothing, empties "
-        "no gradient and leaves the mode alone.",
-        "elsewhere": "After a kill, all names of the process are gone. What restore needs must be "
-        "in the state that it is given.",
+        "missing": "Both functions must be defined on every rank. They are in one cell: run that "
+        "cell.",
+        "code": "Put the state_dict() of an object into the state, never the object itself, and a "
+        "tensor or a list in place of an array.",
+        "capture-changes": "capture must only read: it must not draw a random number, load "
+        "anything, empty a gradient or change the mode.",
+        "elsewhere": "After a kill, all variables of the process are gone. Everything that restore "
+        "needs must be in the state that it gets.",
         "buffers": "A model has buffers as well, such as BatchNorm's running mean. They are in "
         "model.state_dict(), but not in model.parameters().",
         "mode": "Leave the mode as it is: a run that trains on must be in train mode.",
-        "deadlock": "Every rank captures and restores a run of its own. If you call a collective, "
-        "every rank must call it.",
-        "untouched": "restore puts a run back to the state that it is given, also if the run has "
-        "come further since. It is called on every rank.",
-        "weights": "model.load_state_dict takes what model.state_dict() returned.",
-        "weights-only": "The weights alone are not enough. What else moves the next step?",
-        "optimizer": "The optimizer remembers earlier gradients (momentum): it has a state_dict, "
-        "and load_state_dict puts that in the place of all it remembers.",
-        "schedule": "The learning rate falls by a schedule, which counts steps of its own.",
-        "place": "The next batch follows from the sampler's place and run.epoch: restore both.",
-        "noise": "The noise comes from torch's random number generator, which has a state. Put it "
-        "back as it was, and last: what draws afterwards moves it on.",
+        "deadlock": "Every rank captures and restores its own run. If you call a collective, every "
+        "rank must call it.",
+        "untouched": "Every rank calls restore. It must put a run back to the given state, also if "
+        "the run has made more steps since.",
+        "weights": "Give model.load_state_dict the dictionary that model.state_dict() returned.",
+        "weights-only": "The weights alone are not enough. What else does the next step depend on?",
+        "optimizer": "The optimizer keeps earlier gradients (momentum). Its state_dict holds them, "
+        "and load_state_dict replaces all that the optimizer keeps.",
+        "schedule": "The learning rate follows a schedule, which counts its own steps.",
+        "place": "The next batch depends on the sampler's place and on run.epoch: restore both.",
+        "noise": "The noise comes from torch's random number generator. Restore the generator's "
+        "state last, because each draw changes it.",
         "factors": "The model draws its factors from Python's random number generator: "
-        "random.getstate() returns its state, and random.setstate puts it back, last.",
-        "other-rank": "The generators of the ranks differ: let each rank capture its own.",
-        "step": "run.step counts on from where it was.",
-        "new-object": "Keep the run's own objects, and put into them what was captured: an "
-        "optimizer moves the parameters that it was made with, a schedule that optimizer, and the "
-        "loop draws from the sampler that it has.",
-        "raised": "load_state_dict takes what state_dict() of the same object returned (model and "
-        "model.module name their weights differently), under the key that you gave it. It knows "
-        "how to write into parameters, and where an optimizer looks for its state.",
-        "values": "Something that the loop uses is not as it was, or not where the loop looks for "
-        "it: load_state_dict puts it there. Restore random numbers last.",
+        "random.getstate() returns its state. Restore the state last, by random.setstate.",
+        "other-rank": "The generators of the ranks differ, so each rank must capture its own "
+        "generators.",
+        "step": "run.step must continue from its captured value.",
+        "new-object": "Keep the run's own objects, and load the captured state into them. The "
+        "optimizer changes the parameters with which it was created, the schedule changes that "
+        "optimizer, and the loop uses the sampler that it already has.",
+        "raised": "load_state_dict needs the dictionary that state_dict() of the same object "
+        "returned, under the key that you gave it: model and model.module name their weights "
+        "differently. load_state_dict writes into parameters, and puts an optimizer's state where "
+        "the optimizer looks for it.",
+        "values": "Something that the loop uses was not restored, or is not where the loop looks "
+        "for it: load_state_dict puts it there. Restore the random number generators last.",
     },
 )

@@ -147,57 +147,60 @@ finish = Task(
     name="finish",
     cases=_cases,
     act=_act,
-    ok="every bit as without the kill, and with fewer ranks every step right to rounding",
+    ok="the same bits as without the kill, and with fewer ranks the same steps up to rounding",
     draw=_draw,
     warm_up=first_save,
     hints=(
-        "Three things you have written before: load what is there (08.3), share each batch among "
-        "the ranks there are (lesson 04), one sync a step (lesson 07).",
-        "What is left after loading is batches[run.step:]. Of each batch this rank takes "
-        "batch[rank::world_size], in parts of micro_batch samples.",
-        "saves.load(run, exact=False) lets another number of ranks go on. All parts of a step but "
-        "the last run under run.model.no_sync(), and each loss is divided by their number.",
+        "You have written all three parts before: load the latest checkpoint (08.3), distribute "
+        "each batch to the ranks (lesson 04), and make one all-reduce a step (lesson 07).",
+        "After loading, the batches in batches[run.step:] are left. This rank takes "
+        "batch[rank::world_size] of each batch, in parts of micro_batch samples.",
+        "saves.load(run, exact=False) loads what another number of ranks has saved. All parts of a "
+        "step but the last run under run.model.no_sync(), and each loss is divided by the number "
+        "of parts.",
         "After the parts: run.optimizer.step(), run.optimizer.zero_grad(), run.step += 1, and "
         "saves.save_sharded(run) if run.step % every == 0.",
     ),
     mistakes=(
         Mistake(
             "input-changed",
-            "Leave the list of batches as it is: a slice is a list of its own.",
-            "It leaves the list of batches changed.",
+            "Leave the list of batches as it is: a slice is a new list.",
+            "It changes the list of batches.",
             shows=lambda view: view.output["is changed"],
         ),
         Mistake(
             "count",
-            "Count each step in run.step when optimizer.step() has made it, and before you save: "
-            "the checkpoint is named by it.",
+            "Count each step in run.step after optimizer.step() and before you save: run.step "
+            "names the checkpoint.",
             shows=in_a_life(counts_wrongly),
         ),
         Mistake(
             "steps",
-            "Load the latest checkpoint first. Step number run.step + 1 trains on batches"
-            "[run.step]: what is left is batches[run.step:]. Each step is made once.",
+            "Load the latest checkpoint first. Step number run.step + 1 trains on "
+            "batches[run.step], so the batches in batches[run.step:] are left. Make each step "
+            "once.",
             shows=in_a_life(makes_other_steps),
         ),
         Mistake(
             "save-steps",
-            "Save after each step whose number every divides, and after no other but the last.",
+            "Save after each step whose number is a multiple of every, and after no other step but "
+            "the last.",
             shows=in_a_life(saves_other_steps),
         ),
         Mistake(
             "whole-file",
-            "Let every rank write its part at once: save_sharded.",
+            "Let every rank write its own part, all at the same time: use save_sharded.",
             shows=in_a_life(writes_alone),
         ),
         Mistake(
             "memory",
-            "Give the model micro_batch samples at a time: split your share.",
+            "Give the model micro_batch samples at a time: split this rank's share.",
             shows=in_a_life(takes_too_many),
         ),
         Mistake(
             "share",
-            "Each rank takes its own part of the batch only. Share the batch among as many ranks "
-            "as there are now: rank and world_size say which part is which rank's.",
+            "Each rank must take only its own share of the batch. Distribute the batch to the "
+            "ranks that run now: rank and world_size say which share belongs to which rank.",
             shows=in_a_life(takes_other_share),
         ),
         Mistake(
@@ -207,37 +210,38 @@ finish = Task(
         ),
         Mistake(
             "gradient",
-            "Each sample of the batch is counted once, in float32. The gradient begins at zero in "
-            "each step, and ranks average what all parts have added up.",
+            "Each sample of the batch must count once, in float32. The gradient must be zero when "
+            "a step begins, and the ranks average the sum over all parts.",
             shows=in_a_life(is_no_mean),
         ),
         Mistake(
             "restored",
-            "Load before anything else changes the run, and by saves.load: the optimizer is part "
-            "of what is saved.",
+            "Load by saves.load, before anything else changes the run: the optimizer's state is in "
+            "the checkpoint, too.",
             shows=restores_otherwise,
         ),
         Mistake(
             "other-run",
-            "Load, share, add up and save in the same way in every run, from batches and run.step "
-            "alone. Leave the rate as it is, and save only while all is well.",
+            "Every run must load, distribute, add up and save in the same way, from batches and "
+            "run.step alone. Leave the learning rate as it is, and do not save after an error.",
             shows=goes_on_otherwise,
         ),
         Mistake(
             "cost",
-            "Ranks talk once a step, in the last part's backward. DDP decides in the forward: both "
-            "forward and backward of the other parts belong inside run.model.no_sync(). A loss "
-            "that is only looked at needs no message, and a step needs no barrier.",
+            "Ranks communicate once a step, in the backward of the last part. DDP plans this in "
+            "the forward: both forward and backward of the other parts belong inside "
+            "run.model.no_sync(). A loss that you only print needs no message, and a step needs no "
+            "barrier.",
             shows=in_a_life(talks_too_much),
         ),
         Mistake(
             "raised",
-            "The run may have been saved by another number of ranks: exact=False allows it.",
+            "Another number of ranks may have saved the run: exact=False allows that.",
         ),
         Mistake(
             "deadlock",
-            "Loading, saving and the last part's backward are collective: every rank makes each "
-            "of them.",
+            "Loading, saving and the backward of the last part are collective: every rank must "
+            "make each of these calls.",
         ),
     ),
     in_place=True,

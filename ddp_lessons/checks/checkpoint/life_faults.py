@@ -65,7 +65,7 @@ def counts_wrongly(view, life, expected):
     is_early = numbers and numbers == [number + 1 for number in expected]
     is_stuck = len(set(numbers)) == 1 < len(numbers)
     if is_early or is_stuck:
-        return f"in its steps, run.step + 1 is {numbers}; right is {expected}."
+        return f"run.step + 1 is {numbers} in its steps, and {expected} is right."
     if numbers != expected:
         return ""
     done, saved = min(expected, default=1) - 1, [step for _, step in life["saves"]]
@@ -81,7 +81,7 @@ def makes_other_steps(view, life, expected):
     numbers = [step["number"] for step in life["steps"]]
     if numbers == expected:
         return ""
-    return f"it makes the steps {numbers}; right is {expected}."
+    return f"it makes the steps {numbers}, and {expected} is right."
 
 
 def saves_other_steps(view, life, expected):
@@ -93,7 +93,7 @@ def saves_other_steps(view, life, expected):
     is_over = expected[-1:] == [NUM_STEPS]  # then one more save does no harm
     if saved == due or (is_over and saved == [*due, NUM_STEPS]):
         return ""
-    return f"it saves when run.step is {saved}, and {due} were due."
+    return f"it saves when run.step is {saved}, and saves were due at {due}."
 
 
 def writes_alone(view, life, expected):
@@ -101,7 +101,7 @@ def writes_alone(view, life, expected):
     Return a fact if one rank writes the whole checkpoint.
     """
     is_alone = any(name == "save" for name, _ in life["saves"])
-    return "rank 0 writes everything alone." if is_alone else ""
+    return "rank 0 writes the whole checkpoint alone." if is_alone else ""
 
 
 def takes_too_many(view, life, expected):
@@ -111,7 +111,7 @@ def takes_too_many(view, life, expected):
     largest = max((step["largest"] for step in life["steps"]), default=0)
     if largest <= MICRO_BATCH:
         return ""
-    return f"a forward takes {largest} samples; {MICRO_BATCH} is the most."
+    return f"a forward takes {largest} samples, and may take at most {MICRO_BATCH}."
 
 
 def takes_other_share(view, life, expected):
@@ -120,7 +120,7 @@ def takes_other_share(view, life, expected):
     """
     share = GLOBAL_BATCH // view.case.world_size
     taken = {step["samples"] for step in life["steps"]} - {share}
-    return f"it takes {min(taken)} samples a step; {share} are its share." if taken else ""
+    return f"it takes {min(taken)} samples a step; its share is {share}." if taken else ""
 
 
 def _gradients(view, life):
@@ -150,8 +150,8 @@ def is_no_mean(view, life, expected):
         if not bool(((got - right).abs() <= error).all()):
             off = float((got - right).norm() / right.norm())
             return (
-                f"the gradient of step {number} is not the mean over all its samples. It is off by "
-                f"{off:.2g} of its length."
+                f"the gradient of step {number} is not the mean over all its samples. The distance "
+                f"between the two is {off:.2g} of the norm of the mean."
             )
     return ""
 
@@ -162,10 +162,10 @@ def talks_too_much(view, life, expected):
     """
     most, num = len(expected), life["num_syncs"]
     if num > most:
-        return f"{num} all-reduces for {most} steps."
+        return f"backward makes {num} all-reduces in {most} steps."
     between = life["num_between"]
     if num + between > most:
-        return f"{between} calls in {most} steps, beside backward, loading and saving."
+        return f"there are {between} other calls in {most} steps, apart from loading and saving."
     return ""
 
 
@@ -194,7 +194,7 @@ def _differs_in_bits(view):
         if not equal(step["weights"], other["weights"]):
             return (
                 f"Step {step['number']} does not begin with the same weights, to the last bit, in "
-                "two runs of as many ranks."
+                "two runs on the same number of ranks."
             )
     return ""
 
@@ -210,7 +210,7 @@ def restores_otherwise(view):
     for part in ("weights", "optimizer"):
         if not equal(lives["resumed"]["steps"][0][part], lives["whole"]["steps"][done][part]):
             what = "its weights are" if part == "weights" else "the state of its optimizer is"
-            return f"After the kill, with {done} steps on the disk: {what} not what was saved."
+            return f"After the kill, with {done} steps on the disk: {what} not as saved."
     return ""
 
 
@@ -220,15 +220,15 @@ def goes_on_otherwise(view):
     """
     for when, life, _ in _lives(view):
         if life["num_late"]:
-            return f"{when}: it saves a run that is dead."
+            return f"{when}: it saves after the run was killed."
         for step, later in pairwise([*life["steps"], life["end"]]):
             if not is_update(step, later):
                 return (
-                    f"{when}: in step {step['number']}, the weights are not moved as run.optimizer "
-                    "was made to move them."
+                    f"{when}: in step {step['number']}, the weights change in another way than "
+                    "run.optimizer, as it was created, would change them."
                 )
     lives = view.output["lives"]
     if "killed" in lives and not equal(lives["resumed"]["end"], lives["whole"]["end"]):
-        end = "As many ranks as before, and the last bits differ from a run without a kill."
+        end = "On as many ranks as before the kill, the last bits differ from a run without a kill."
         return _differs_in_bits(view) or end
     return ""

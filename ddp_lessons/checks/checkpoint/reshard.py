@@ -119,7 +119,7 @@ def _reads_otherwise(view):
     num_read = sum(stop - start for start, stop in view.output["reads"])
     if num_read == end - begin:
         return ""
-    return f"The rows are right, but it reads {num_read}; {end - begin} are its own."
+    return f"The rows are right, but this rank reads {num_read} rows, and needs {end - begin}."
 
 
 def _fills_old_rows(view):
@@ -148,79 +148,79 @@ reshard = Task(
     ok="each rank reads its own rows, once, and sends nothing",
     draw=_draw,
     hints=(
-        "Two things are known without a message: which rows this rank needs, and which rows lie in "
-        "which piece. What it reads is where the two overlap.",
+        "Each rank knows two things without a message: which rows it needs, and which rows are in "
+        "which piece. It reads the rows in which the two overlap.",
         "This rank needs rows begin to begin + len(own). All ranks before it have "
         "ceil(num_rows / w) rows each, as far as rows last.",
         "Rows start to stop and begin to end overlap from max(start, begin) to min(stop, end), if "
         "the first is less than the second.",
-        "A piece counts from its own first row, and own from its own: for rows low to high, own"
-        "[low - begin : high - begin] = read(name, low - start, high - start).",
+        "A piece counts from its own first row, and so does own: for rows low to high, own[low - "
+        "begin : high - begin] = read(name, low - start, high - start).",
     ),
     expected=Expected(_own_numbers, gave=_numbers_of_rows),
     mistakes=(
         Mistake(
             "added",
-            "own may hold anything before: put rows in its place, and do not add to it.",
-            "own holds the sum of its rows and of what was in it before.",
+            "own may hold any numbers before the call: overwrite them, and do not add to them.",
+            "own holds the sum of its rows and of its earlier numbers.",
             shows=_adds,
         ),
         Mistake(
             "empty",
             "Write into own itself: own[first:last] = rows. The caller never sees a new tensor.",
-            "No rank has changed its own.",
+            "The argument own is unchanged on every rank.",
             shows=_fills_nothing,
         ),
         Mistake(
             "other-rows",
-            "Each rank has ceil(num_rows / w) rows, as far as rows last: round up, for w as many "
-            "ranks as there are. The last ranks may have fewer, or none.",
+            "Each rank has ceil(num_rows / w) rows, as far as rows last: round up, and let w be "
+            "the current world size. The last ranks may have fewer rows, or none.",
             "own holds rows of another rank. These are their numbers.",
             shows=_splits_otherwise,
         ),
         Mistake(
             "order",
-            "The table is in no order, nor are the names. Where rows go in own follows from their "
-            "numbers.",
+            "Neither the table nor the names are in order. The place of a row in own follows from "
+            "the number of the row.",
             "own holds its rows in another order. These are their numbers.",
             shows=lambda view: view.is_off and torch.equal(view.got.sort().values, view.expected),
         ),
         Mistake(
             "missing-rows",
-            "Go through all pieces, of any length, and take all rows that are this rank's.",
+            "Go through all pieces, of any length, and take all rows of this rank.",
             "own lacks some of its rows. These are the numbers of the rows in it, -1 for none.",
             shows=lambda view: view.is_off and bool((view.got < 0).any()),
         ),
         replace(
             VALUES,
-            hint="Take one piece, and write down its rows in three ways: in the whole tensor, in "
-            "the piece, in own.",
+            hint="Take one piece, and write down the numbers of its rows in three ways: in the "
+            "whole tensor, in the piece, and in own.",
             symptom="own does not hold this rank's rows. These are the numbers of the rows in it.",
         ),
         Mistake(
             "reads",
-            "Take each row of this rank from read, once, and no other row: from max of the starts "
-            "to min of the stops.",
+            "Read each row of this rank once, and no other row: from max of the starts to min of "
+            "the stops.",
             shows=_reads_otherwise,
         ),
         Mistake(
             "input-changed",
-            "Leave the table as it is: sorted() gives a list of its own.",
-            "It leaves the table changed.",
+            "Leave the table as it is: sorted() returns a new list.",
+            "It changes the table.",
             shows=lambda view: view.seen.calls[0].after[2] != view.seen.calls[0].before[2],
         ),
         Mistake(
             "kept",
-            "Read the rows again in each call: nothing may stay from one call to the next.",
-            "Called once more, for another tensor whose pieces have the same names, it does not "
-            "fill in what read gives.",
+            "Read the rows again in each call: keep nothing from one call to the next.",
+            "A second call, for another tensor whose pieces have the same names, does not fill own "
+            "with the rows that read returns.",
             shows=_fills_old_rows,
         ),
         Mistake(
             "raised",
-            "Each rank before has ceil(num_rows / w) rows: round up. read counts rows from the "
-            "first of the piece, own from its own first row. A piece may have no row that you "
-            "need, and a rank may have no rows at all.",
+            "Each rank before this one has ceil(num_rows / w) rows: round up. read counts rows "
+            "from the first row of the piece, and own counts from its own first row. A piece may "
+            "have no row that you need, and a rank may have no rows at all.",
         ),
         Mistake(
             "forbidden",

@@ -88,11 +88,11 @@ def _fault_of_the_next(context, save, path):
     try:
         found = torch.load(path, weights_only=True)
     except Exception:
-        return "it leaves no file that torch.load takes"
+        return "torch.load cannot read its file"
     if LEFT in path.read_bytes():  # torch.load may accept such a file
-        return "what was left is still in the file"
+        return "bytes of the killed save are still in the file"
     if not equal(plain(_unsealed(found)), _state(context.case, 0, 3)):
-        return "it leaves another state than its own"
+        return "its file holds another state than the given one"
     whole = (watch.versions[0], watch.versions[-1])
     if any(version not in whole for version in watch.versions):
         return "for a moment, the name has neither the old file nor the new one"
@@ -101,7 +101,7 @@ def _fault_of_the_next(context, save, path):
 
 def _writes_elsewhere(view):
     if view.rank and (view.output["num_saves"] or view.output["num_moves"]):
-        return f"Rank {view.rank} writes a file, or gives one the name."
+        return f"Rank {view.rank} writes a file, or renames one."
     return ""
 
 
@@ -121,7 +121,7 @@ def _saves_nothing(kept):
 
 def _has_a_gap(kept):
     if any(content is None for _, content in kept["versions"][1:-1]):
-        return "Killed at one moment of the save, it leaves no file of that name at all."
+        return "A kill at one moment of the save leaves no file of that name at all."
     return ""
 
 
@@ -129,7 +129,7 @@ def _writes_in_place(kept):
     contents = [content for _, content in kept["versions"]]
     half = next((one for one in contents if one not in (contents[0], contents[-1])), None)
     if half is not None:
-        fact = f"Killed at one moment of the save, it leaves {len(half):,} bytes under the name: "
+        fact = f"A kill at one moment of the save leaves {len(half):,} bytes under the name: "
         return f"{fact}neither the old file nor the new one."
     if kept["was_written_over"]:
         return "The new bytes were written into the old file: a kill in between leaves half of it."
@@ -139,11 +139,11 @@ def _writes_in_place(kept):
 def _leaves_something(kept):
     gone = [name for name in _NEIGHBOURS if name in kept["others"]]
     if gone:
-        return f"It takes away {gone[0]}, which was in the folder before."
+        return f"It removes {gone[0]}, which was in the folder before."
     if kept["others"]:
-        return f"These files are left beside it: {', '.join(kept['others'])[:80]}."
+        return f"It leaves other files in the folder: {', '.join(kept['others'])[:80]}."
     if kept["open"]:
-        return f"After it, rank 0 has still open: {', '.join(kept['open'])[:80]}."
+        return f"After the call, rank 0 has open files: {', '.join(kept['open'])[:80]}."
     return ""
 
 
@@ -193,35 +193,36 @@ save = Task(
     hints=(
         "Opening a file for writing empties it. So the old file must keep its name until the new "
         "one is whole.",
-        "Write under another name in the same folder, and wait until that is on the disk. Then "
-        "give it the name: os.replace is atomic, done wholly or not at all.",
+        "Write the new file under another name in the same folder, and wait until it is on the "
+        "disk. Then rename it by os.replace, which is atomic: it happens wholly or not at all.",
         "To wait for the disk you need the open file: with open(other, 'wb') as file, torch.save "
         "into it, file.flush(), and os.fsync(file.fileno()).",
-        "Rank 0 does all of that under `if dist.get_rank() == 0:`. After it, on every rank: "
-        "dist.barrier().",
+        "Rank 0 does all of that under `if dist.get_rank() == 0:`. After the block, every rank "
+        "calls dist.barrier().",
     ),
     mistakes=(
         Mistake("every-rank", "Let rank 0 write, and no other rank.", shows=_writes_elsewhere),
         Mistake(
             "not-saved",
-            "After the call, the new state must be under the name that was given.",
+            "After the call, the file at path must hold the new state.",
             shows=_at_rank_0(_saves_nothing),
         ),
         Mistake(
             "gap",
-            "Do not remove the old file. os.replace puts the new one in its place atomically.",
+            "Do not remove the old file. os.replace replaces it by the new file atomically.",
             shows=_at_rank_0(_has_a_gap),
         ),
         Mistake(
             "in-place",
-            "Write under another name, and rename the file when it is whole: written, flushed and "
-            "closed. A copy writes in place, also that of shutil.move from another file system.",
+            "Write under another name, and rename the file when it is complete: written, flushed "
+            "and closed. A copy writes in place, and shutil.move copies if the file is on another "
+            "file system.",
             shows=_at_rank_0(_writes_in_place),
         ),
         Mistake(
             "other-state",
-            "The file must hold what rank 0 was given, as torch.save writes it.",
-            "What torch.load finds in the file is not the state of rank 0.",
+            "The file must hold the state of rank 0, as torch.save writes it.",
+            "torch.load does not find the state of rank 0 in the file.",
             shows=lambda view: (
                 not view.rank
                 and not equal(_unsealed(view.output["found"]), _state(view.case, 0, 2))
@@ -229,15 +230,16 @@ save = Task(
         ),
         Mistake(
             "other-folder",
-            "A rename is atomic within one file system only. Write the new file beside the old "
+            "A rename is atomic only within one file system. Write the new file beside the old "
             "one: path.with_name(...).",
-            "No file with that content lay in the folder, or below it, before it got the name.",
+            "The new file was not in the folder, or below it, before it got the name.",
             shows=_at_rank_0(lambda kept: not kept["was_beside"]),
         ),
         Mistake(
             "unsynced",
-            "Call os.fsync on the new file, not on its folder, after all is written and flushed, "
-            "and before the rename. Python keeps a small file in a buffer until file.flush().",
+            "Call os.fsync on the new file, not on its folder, after all bytes are written and "
+            "flushed, and before the rename. Python keeps a small file in a buffer until "
+            "file.flush().",
             "The file got its name before all of it was on the disk.",
             shows=_at_rank_0(lambda kept: not kept["synced"]),
         ),
@@ -248,26 +250,26 @@ save = Task(
         ),
         Mistake(
             "left-over",
-            "Leave one new file and nothing open: rename what you wrote, remove what else you "
-            "made, and close what you opened. Leave the files of others alone: another run may be "
-            "in the middle of a save.",
+            "Leave one new file and no open file: rename the file that you wrote, remove any other "
+            "file that you made, and close each file that you opened. Leave the files of others "
+            "alone: another run may be in the middle of a save.",
             shows=_at_rank_0(_leaves_something),
         ),
         Mistake(
             "after-kill",
-            "A kill may leave a part of the new file behind, of any length, and what else you "
-            "made. The next save has to write all of it again, and must not fail because something "
-            "is there.",
+            "A kill may leave a part of the new file, of any length, and any other file that you "
+            "made. The next save must write the whole file again, and must not fail because an old "
+            "file is there.",
             shows=_at_rank_0(
                 lambda kept: (
-                    kept["fault"] and f"Killed while it saved, and called again: {kept['fault']}."
+                    kept["fault"] and f"The save after a killed save goes wrong: {kept['fault']}."
                 )
             ),
         ),
-        Mistake("deadlock", "Every rank must come to the barrier, not only the one that writes."),
+        Mistake("deadlock", "Every rank must reach the barrier, not only the rank that writes."),
         Mistake(
             "raised",
-            "Only one rank may touch the new file: it is gone when it has been renamed.",
+            "Only one rank may touch the new file: after the rename, no file has its first name.",
         ),
     ),
     must_return=False,

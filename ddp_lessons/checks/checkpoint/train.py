@@ -60,20 +60,20 @@ def _judge_lives(case_result, rank, right, weights, lives):
         due = [step for step in range(done + 1, stop + 1) if step % every == 0]
         when = f"Start {number + 1}, with {done} of {len(right)} steps on the disk"
         if life["num_late"]:
-            fact = f"{when}: it saves when the run is dead already."
+            fact = f"{when}: it saves after the run was killed."
             raise case_result.wrong("saves-dead", rank, fact=fact)
         if life["seen"] != right[done:stop]:
             mistake = _name_the_counts(case_result, lives[: number + 1], right, done)
             mistake = mistake or _name_the_samples(life["seen"], right, done, stop)
             both = {"got": life["seen"], "expected": right[done:stop]}
-            fact = f"{when}: these are its (epoch, samples)."
+            fact = f"{when}: these are the (epoch, samples) of its steps."
             raise case_result.wrong(mistake, rank, **both, fact=fact)
         saved = life["saves"]
         if not set(due) <= set(saved):
-            fact = f"{when}: it saves after steps {saved}, and {due} were due."
+            fact = f"{when}: it saves after steps {saved}, and saves were due after {due}."
             raise case_result.wrong("too-seldom", rank, fact=fact)
         if len(saved) > len(due) + (kill is None):
-            fact = f"{when}: it saves after steps {saved}; {due} are enough."
+            fact = f"{when}: it saves after steps {saved}; saves after {due} are enough."
             raise case_result.wrong("too-often", rank, fact=fact)
         done = max([done, *saved])
     if not equal(lives[-2]["weights"], weights):
@@ -151,41 +151,47 @@ train = Task(
     warm_up=first_save,
     hints=(
         "A program that was killed is started again from its first line. So the same function must "
-        "start a run and resume one: it first looks what is on the disk.",
-        "saves.load(run) puts back the epoch, the step and the sampler's place. If there is no "
+        "start a new run and resume an old one: it first looks for a checkpoint.",
+        "saves.load(run) restores the epoch, the step and the sampler's place. If there is no "
         "checkpoint, it leaves the run as it is.",
-        "The outer loop begins at run.epoch, not at 0. In the epoch it comes back to, batches "
-        "yields only what was not seen.",
+        "The outer loop begins at run.epoch, not at 0. In a resumed epoch, batches yields only the "
+        "samples that are left.",
         "for run.epoch in range(run.epoch, num_epochs): first set_epoch, then the loop over "
         "batches: train_step, and saves.save(run) if run.step % every == 0.",
     ),
     mistakes={
-        "from-start": "Load the latest checkpoint before anything else, and begin at the epoch and "
-        "the place that came with it.",
-        "counted": "train_step counts each step in run.step. Leave that number alone.",
-        "epoch-behind": "A checkpoint holds run.epoch as it was at the save. Begin the loop at it, "
-        "and move it on when an epoch is over.",
-        "ahead": "The sampler was ahead of the steps when the run was saved: it counts what it has "
-        "given out. Save right after a step, and take no batch before you train on it.",
-        "other-epoch": "Epochs count from 0. The sampler, the loop and run.epoch must mean the "
-        "same one.",
-        "loads-again": "Each load puts the run back to what is on the disk. Load once, at the "
+        "from-start": "Load the latest checkpoint before anything else, and begin at its epoch and "
+        "at its place in the epoch.",
+        "counted": "train_step counts each step in run.step. Do not change run.step yourself.",
+        "epoch-behind": "A checkpoint holds the run.epoch of the moment of the save. Begin the "
+        "loop at run.epoch, and increase run.epoch when an epoch is over.",
+        "ahead": "The sampler was ahead of the steps when the run was saved: it counts the samples "
+        "that it has yielded. Save right after a step, and take no batch before you train on it.",
+        "other-epoch": "Epochs count from 0. The sampler, the loop and run.epoch must all have the "
+        "same epoch.",
+        "loads-again": "Each load puts the run back to the latest checkpoint. Load once, at the "
         "start.",
-        "epoch-anew": "The epoch is right, but the sampler has lost its place in it, which the "
-        "load has put back. Call set_epoch with no other epoch in between, and let batches go on.",
-        "num-epochs": "num_epochs is the number of epochs of the whole run. Those that were over "
-        "before a kill count, too. None is left out at the end, and none comes after the last.",
-        "twice": "Each batch is for one step, however often the run is killed. A checkpoint in the "
-        "middle of epoch e says: go on in e. Keep run.epoch true, so that the loop begins there.",
-        "lost": "A checkpoint in the middle of epoch e says: go on in e, and the sampler skips "
-        "what was seen. Count an epoch when it is over, and a step when it is made.",
-        "alike": "The samples of epoch 0 come again. Tell the sampler by set_epoch which epoch it "
-        "is, and move run.epoch on when one is over.",
-        "after-end": "A run that is over has no step left. Which epoch does its checkpoint name?",
-        "too-seldom": "Save after each step whose number can be divided by every. It is run.step, "
-        "which counts on from epoch to epoch.",
-        "too-often": "A save costs time. Save only after steps that every divides.",
-        "saves-dead": "After a kill no except and no finally runs. Save after a step, in the loop.",
+        "epoch-anew": "The epoch is right, but the sampler starts the epoch again, although the "
+        "load has restored its place. Call set_epoch with no other epoch in between, and let "
+        "batches continue.",
+        "num-epochs": "num_epochs is the number of epochs of the whole run, and epochs before a "
+        "kill count, too. Leave out no epoch at the end, and add none after the last.",
+        "twice": "Make one step with each batch, however often the run is killed. After a "
+        "checkpoint in the middle of epoch e, the run resumes in e. Keep run.epoch up to date, so "
+        "that the loop begins there.",
+        "lost": "After a checkpoint in the middle of epoch e, the run resumes in e, and the "
+        "sampler skips the samples that were seen. Count an epoch when it is over, and a step when "
+        "it is made.",
+        "alike": "The samples of epoch 0 come again. Call set_epoch with the current epoch, and "
+        "increase run.epoch when an epoch is over.",
+        "after-end": "A run that was saved at its end has no step left. Which epoch does its "
+        "checkpoint name?",
+        "too-seldom": "Save after each step whose number is a multiple of every. The number is "
+        "run.step, which continues from epoch to epoch.",
+        "too-often": "A save costs time. Save only after steps whose number is a multiple of "
+        "every.",
+        "saves-dead": "After a kill, no except block and no finally block runs. Save after a step, "
+        "in the loop.",
         "deadlock": "saves.save and saves.load are collective: every rank must call them.",
     },
     must_return=False,

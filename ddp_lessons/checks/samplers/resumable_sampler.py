@@ -125,7 +125,7 @@ def _judge(case_result):
     for rank, row in enumerate(rows):
         lengths = len(row["epoch 0"]), len(row["whole"])
         if lengths[0] != lengths[1]:
-            fact = "Two new samplers yielded {} and {} samples in their first epoch.".format(*lengths)
+            fact = "Two new samplers yielded {} and {} samples in an epoch.".format(*lengths)
             raise case_result.wrong("kept", rank, fact=fact)
     if not any(row["whole next"] for row in rows):
         fact = f"After epoch {epoch}, epoch {epoch + 1} is empty."
