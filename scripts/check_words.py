@@ -1,5 +1,6 @@
 """
-Find sentences without a subject and words that nobody searches for, in docstrings and comments.
+Find sentences without a subject and words that nobody searches for, in docstrings and comments, in
+the messages of checks, and in the prose of pages.
 
     python scripts/check_words.py             the whole repository, without NOT_YET_REWRITTEN
     python scripts/check_words.py PATH ...    some files or folders, whichever they are
@@ -20,20 +21,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
+_SUBJECTS = (
+    "asynchronous", "beyond_ddp", "frameworks", "hangs", "jobs", "launch", "many_machines",
+    "metrics", "sharded_optimizer", "speed", "trace",
+)  # fmt: skip
 NOT_YET_REWRITTEN = (
-    *(
-        f"ddp_lessons/{subject}/"
-        for subject in (
-            "asynchronous", "beyond_ddp", "frameworks", "hangs", "jobs", "launch", "many_machines",
-            "metrics", "sharded_optimizer", "speed", "trace",
-        )
-    ),
+    *(f"ddp_lessons/{subject}/" for subject in _SUBJECTS),
     *(f"notebooks/py/{number:02}_" for number in range(9, 18)),
     *(f"exercises/py/{number:02}_" for number in range(9, 18)),
-)  # fmt: skip
+    *(f"docs/{page}.md" for page in ("hosts", "kubernetes", "security", "slurm", "ssh")),
+    "CHANGELOG.md",
+    "README.md",
+)
 """
-Lessons and exercises 09 to 17, and the packages of the textbook that they are about. A path
-leaves this list when its lesson is rewritten.
+Lessons and exercises 09 to 17, the packages of the textbook that they are about, and pages. A path
+leaves this list when it is rewritten. The checks of a subject have their messages read from then
+on, too.
 """
 
 FIRST_WORDS = {
@@ -77,6 +80,8 @@ ALLOWED = {
 Uses that stay: the file and the word as it stands there, and why.
 """
 
+_PAGES = re.compile(r"(?:docs/\w+|README|exercises/README|workshop/README|CHANGELOG)\.md")
+_FEWEST_WORDS = 5  # a shorter string is a name or a label
 _BARE_REFERENCE = re.compile(r"(?:As|See) `[^`]+`\.")
 _TOOLS = re.compile(r"#\s*(?:noqa|fmt:|type:|pragma|isort|ruff|!|\||%%|solution|end of solution)")
 _ARGUMENT = re.compile(r"(?:[\w*, ()\[\].|]+|`[^`]+`): +(?=[A-Z`])")
@@ -86,7 +91,7 @@ _SENTENCE_END = re.compile(r"(?<=[.?!])\s+(?=[A-Z`\"(])|(?<=:)\s+(?=[A-Z`\"])")
 @dataclass(frozen=True)
 class Text:
     """
-    Hold a docstring, or comments on lines one below the other.
+    Hold a docstring, a message, a page's prose, or comments on lines one below the other.
 
     Args:
         line: Number of its first line, from 1.
@@ -119,6 +124,36 @@ def texts_of(source):
         last = line
     if block:
         yield Text(first, "\n".join(block))
+
+
+def messages_of(source):
+    """
+    Yield the Texts of a Python source's longer strings. A field of an f-string is the word {}.
+    """
+    nodes, skipped = list(ast.walk(ast.parse(source))), set()
+    for node in nodes:
+        if isinstance(node, ast.Expr):  # a docstring
+            skipped.add(id(node.value))
+        if isinstance(node, ast.JoinedStr):
+            skipped |= set(map(id, node.values))
+    for node in nodes:
+        pieces = node.values if isinstance(node, ast.JoinedStr) else [node]
+        words = "".join(str(p.value) if isinstance(p, ast.Constant) else "{}" for p in pieces)
+        if id(node) not in skipped and len(words.split()) >= _FEWEST_WORDS:
+            yield Text(node.lineno, words)
+
+
+def prose_of(page):
+    """
+    Return the Text of a Markdown page, with empty lines for code, headings, tables and HTML.
+    """
+    lines, is_code = [], False
+    for line in page.split("\n"):
+        is_fence = line.lstrip().startswith("```")
+        is_code ^= is_fence
+        is_prose = not (is_code or is_fence or re.match(r"\s*[#|<]", line))
+        lines.append(line if is_prose else "")
+    return Text(1, "\n".join(lines))
 
 
 def sentences_of(text):
@@ -156,14 +191,18 @@ def _split(lines, first):
 
 def faults_of(name, source):
     """
-    Return the faults of a Python file, each as a line to print.
+    Return the faults of a Python file or a page, each as a line to print.
 
     Args:
         name: The file's path below the repository, with slashes.
         source: Its text.
     """
     found = []
-    for text in texts_of(source):
+    texts = [prose_of(source)] if name.endswith(".md") else [*texts_of(source)]
+    folder, _, rest = name.partition("/checks/")
+    if folder == "ddp_lessons" and not rest.startswith(_SUBJECTS):
+        texts += messages_of(source)
+    for text in texts:
         for line, sentence in sentences_of(text):
             for fault, word in _faults_of_sentence(sentence):
                 if (name, word) not in ALLOWED:
@@ -185,15 +224,15 @@ def _faults_of_sentence(sentence):
 
 def files_of(paths):
     """
-    Return the Python files under some paths; of no paths, those of the repository to be checked.
+    Return the Python files and pages under some paths, or those of the repository to be checked.
     """
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *paths],
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout.split("\0")  # fmt: skip
     skipped = () if paths else NOT_YET_REWRITTEN
-    names = [name for name in listed if name.endswith(".py") and not name.startswith(skipped)]
-    return sorted(name for name in names if (ROOT / name).is_file())
+    names = [name for name in listed if name.endswith(".py") or _PAGES.fullmatch(name)]
+    return sorted(n for n in names if not n.startswith(skipped) and (ROOT / n).is_file())
 
 
 def main(paths):

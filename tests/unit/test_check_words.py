@@ -1,5 +1,5 @@
 """
-The check of docstrings and comments finds unclear words and accepts plain ones.
+The check of docstrings, comments, messages and pages finds unclear words and accepts plain ones.
 """
 
 import sys
@@ -48,6 +48,44 @@ def test_faults_are_found_with_their_line(check_words, source, line, fault):
 
 
 @pytest.mark.parametrize(
+    ("name", "source", "line", "fault"),
+    [
+        ("ddp_lessons/checks/ring/a.py", "x = {\n'a': 'Who waits ' 'is not woken.'}", 2, '"Who"'),
+        (
+            "ddp_lessons/checks/kit/a.py",
+            'f(f"Rank {rank} waits. Of {n} ranks one goes.")',
+            1,
+            '"Of"',
+        ),
+        ("README.md", "# A\n\n- A rank waits.\n- Who waits\n  is not woken.", 4, '"Who"'),
+    ],
+)
+def test_faults_are_found_in_messages_and_pages(check_words, name, source, line, fault):
+    """
+    Learners read the messages of checks and the pages, so both are read as docstrings are.
+    """
+    found = check_words.faults_of(name, source)
+    assert len(found) == 1
+    assert found[0].startswith(f"{name}:{line}: {fault} begins")
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("ddp_lessons/checks/ring/a.py", "x = 'What rank 0 sent'"),  # a label
+        ("ddp_lessons/checks/launch/a.py", "x = 'Who waits is not woken.'"),
+        ("ddp_lessons/ring/a.py", "x = 'Who waits is not woken.'"),
+        ("README.md", "# What is here\n\n```\nWho waits.\n```\n\n| Who | What |\n<b>Who\n\n`Who`."),
+    ],
+)
+def test_other_strings_code_headings_and_tables_are_not_read(check_words, name, source):
+    """
+    Labels, messages that are not yet rewritten, code, headings and tables are not sentences.
+    """
+    assert check_words.faults_of(name, source) == []
+
+
+@pytest.mark.parametrize(
     "source",
     [
         '"""\nReturn the rank that waits.\n"""',
@@ -88,6 +126,6 @@ def test_only_files_of_the_repository_are_read(check_words):
     Only files of the repository are read: a virtual environment has thousands of others.
     """
     names = check_words.files_of([])
-    assert "scripts/check_words.py" in names
+    assert {"scripts/check_words.py", "docs/board.md", "exercises/README.md"} <= set(names)
     assert not any(name.startswith((*check_words.NOT_YET_REWRITTEN, ".venv")) for name in names)
     assert check_words.files_of(["ddp_lessons/ring"])
