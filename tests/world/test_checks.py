@@ -87,7 +87,7 @@ ANSWERS = {
     ),
     "adds up in a second call": (
         "not-everywhere",
-        "The fault is in a second call with the same arguments.",
+        "The fault is in a second call with equal arguments.",
         "import builtins\n    builtins.num_calls = getattr(builtins, 'num_calls', 0) + 1\n"
         "    total = tensor.clone()\n    dist.reduce(total, dst=0)\n"
         "    if builtins.num_calls % 2: dist.broadcast(total, src=0)\n"

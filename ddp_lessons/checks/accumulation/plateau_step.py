@@ -138,7 +138,7 @@ def _judge_mean(case_result, seen, number, mean, totals, counts):
     fact = (
         f"Call {number + 1} returns a wrong mean. The sums of losses are {list(totals)}, and the "
     )
-    fact += f"numbers of samples {list(counts)}."
+    fact += f"numbers of samples are {list(counts)}."
     raise case_result.wrong(mistake, rank, **both, fact=fact)
 
 

@@ -100,10 +100,11 @@ all_reduce = Task(
         "are added.",
         "average": "Return the sum. The caller divides if a mean is needed.",
         "twice": "reduce adds the numbers of rank dst, too: the result there is the whole sum.",
-        "digits": "Add and send in the dtype of the tensor: another one may not hold its numbers.",
+        "digits": "Add and send in the dtype of the tensor: another dtype may not hold its "
+        "numbers.",
         "kept": KEPT_HINT,
-        "raised": "The line that is named is in your answer. Think of a group of one rank, and of "
-        "tensors with one number, or with none.",
+        "raised": "If the message names a line, it is a line of your function. Think of a group of "
+        "one rank, and of tensors with one number, or with none.",
         "cost": "One reduce, to any rank, and one broadcast from there.",
         "deadlock": "Every rank makes both calls, also the rank that has the sum already.",
     },

@@ -105,7 +105,8 @@ broadcast = Task(
         ),
         Mistake(
             "not-everywhere",
-            "Go through the rounds for this number of ranks: in which round is each rank sent to?",
+            "Go through the rounds for this number of ranks: in which round does each rank "
+            "receive?",
             "This rank still has its own tensor.",
             gives=lambda case, rank: [tensor_of(case, rank)],
         ),

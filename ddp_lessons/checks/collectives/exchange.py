@@ -79,8 +79,8 @@ def _draw(case_result):
 
 
 _IN_A_CIRCLE = (
-    "Ranks are counted in a circle: after the last one comes rank 0, so compute modulo the number "
-    "of ranks. A rank cannot send to itself: if the distance is 0 or a multiple of the number of "
+    "Ranks are counted in a circle: rank 0 follows the last rank, so compute modulo the number of "
+    "ranks. A rank cannot send to itself: if the distance is 0 or a multiple of the number of "
     "ranks, return a copy."
 )
 
@@ -96,8 +96,8 @@ exchange = Task(
     draw=_draw,
     hints=(
         "A send blocks until its receiver calls recv. If all ranks of a circle block in a send, no "
-        "rank comes to its recv.",
-        "Start one of the two calls without waiting for it, make the other, and then wait.",
+        "rank reaches its recv.",
+        "Start one of the two calls without waiting for it, make the other call, and then wait.",
         "dist.isend and dist.irecv return a handle at once. Until handle.wait() has returned, the "
         "tensor belongs to the call.",
         "handle = dist.irecv(arrived, src=...) comes first, with rank (rank - distance) % "

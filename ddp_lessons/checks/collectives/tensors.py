@@ -21,7 +21,7 @@ def _loses_digits(view):
     return is_nearly(view.got, view.expected, [view.expected])
 
 
-IN_ITS_DTYPE = "Send the tensor in its own dtype: another one may not hold its numbers."
+IN_ITS_DTYPE = "Send the tensor in its own dtype: another dtype may not hold its numbers."
 
 LOST_DIGITS = Mistake(
     "digits",

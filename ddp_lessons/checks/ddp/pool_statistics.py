@@ -145,15 +145,15 @@ pool_statistics = Task(
     ),
     mistakes={
         "unchanged": "Write into the layer's own tensors: layer.running_mean.copy_(...).",
-        "rank-0": "Rank 0's statistics alone are what DDP leaves. Use those of every rank.",
+        "rank-0": "DDP leaves only the statistics of rank 0. Use those of every rank.",
         "not-everywhere": "Every rank needs the result. reduce gives it to one rank, and "
         "all_reduce to all ranks.",
         "unweighted": "Ranks have different numbers of samples. Weight each rank by its number, so "
         "that every sample counts the same.",
         "within-only": "The variance of all samples has a second part: the ranks' means differ "
         "from the common mean.",
-        "biased": "running_var is divided by the number of samples minus 1. Multiply by it on each "
-        "rank, and divide the sum by the number of all samples minus 1.",
+        "biased": "running_var was divided by the number of samples minus 1. Multiply it by that "
+        "number on each rank, and divide the sum by the number of all samples minus 1.",
         "own-count": "Ranks have different numbers of samples. Sum the numbers over the ranks, "
         "too.",
         "part-way": "The momentum is 1, so replace the old statistics. Do not mix them with the "

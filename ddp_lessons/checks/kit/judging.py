@@ -110,13 +110,9 @@ class CaseResult:
         if mistake == "values":
             where += f" The fault is in {self._named_call(rank)}."
         if is_repeated and mistake == "kept":
-            where = (
-                f"Tried with {self.case}. An earlier call, with other numbers, returned this value."
-            )
+            where = f"Tried with {self.case}. An earlier call with other numbers gave this value."
         if self.call != "first":
-            where = (
-                f"Tried with {self.case}. The fault is in a second call with the same arguments."
-            )
+            where = f"Tried with {self.case}. The fault is in a second call with equal arguments."
         who = "" if rank is None else f"rank {rank} of {self.case.world_size}"
         called = ""
         is_told = self.task.allowed is not None or len(self.call_names[rank or 0]) <= MAX_CALLS
@@ -223,10 +219,7 @@ def judge_looks(task: Task, looks: Iterable[Mapping[str, Any]]) -> None:
     for rank, look in enumerate(looks):
         if look["replaced"]:
             names = ", ".join(dict.fromkeys(look["replaced"]))
-            what = (
-                f"On rank {rank}, these functions of torch.distributed are not torch's own: "
-                f"{names}."
-            )
+            what = f"On rank {rank}, these functions of torch are not torch's own: {names}."
             raise wrong(task, "replaced", [what])
 
 
@@ -268,20 +261,14 @@ def _judge_common(case_result):
                 raise case_result.wrong("forbidden", rank, fact=fact)
     has_keys = any(call.num_keys for seen in case_result.seen for call in seen.calls)
     if has_keys and task.in_group and not task.uses_store:
-        fact = (
-            "It puts keys into the group's store: it creates a group, or it sends data through the "
-            "store."
-        )
+        fact = "It puts keys into the group's store, by a new group or by a call of the store."
         raise case_result.wrong("store", fact=fact)
     for seen in case_result.seen:
         for call in seen.calls:
             _judge_call(case_result, seen.rank, call)
     for event, missing in unmatched(case_result.traces):
         if event.is_send and missing:
-            fact = (
-                f"Rank {event.rank} sends a message to rank {event.peer} that rank {event.peer} "
-                "never receives."
-            )
+            fact = f"Rank {event.rank} sends a message that rank {event.peer} never receives."
             raise case_result.wrong("unreceived", event.rank, fact=fact)
 
 

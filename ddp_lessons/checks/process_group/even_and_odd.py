@@ -127,8 +127,8 @@ even_and_odd = Task(
     draws_case=2,
     hints=(
         "dist.new_group takes a list of ranks, and returns their group.",
-        "Every rank calls it for every group, in the same order, because each rank counts its "
-        "calls.",
+        "Every rank calls dist.new_group for every group, in the same order, because each rank "
+        "counts its calls.",
         "Create both groups first. Then choose the one to return by dist.get_rank() % 2.",
         "even = dist.new_group(list(range(0, world_size, 2))) is the first of two such lines. "
         "Neither stands under an if.",

@@ -178,7 +178,7 @@ missing = Task(
     name="missing",
     cases=_cases,
     act=_act,
-    ok="named at the deadline, and at once when all had come",
+    ok="absent ranks are named at the deadline, or at once if all have come",
     draw=_draw,
     hints=(
         "A missing rank gives no answer. But each rank that arrives can set a key in the store.",

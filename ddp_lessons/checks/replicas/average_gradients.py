@@ -243,8 +243,7 @@ average_gradients = Task(
         ),
         Mistake(
             "only-users",
-            "A sample that does not use a parameter has a gradient of zero for it, and counts in "
-            "the mean.",
+            "A sample that does not use a parameter has a gradient of zero for it, and counts.",
             shows=wrong_if(_leaves_out_users),
         ),
         Mistake(

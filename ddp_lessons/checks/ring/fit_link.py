@@ -146,7 +146,7 @@ def _judge_line(case_result, rank, pair, both, made_up):
         mistake = "no-order"
     elif any(map(_is_unit, factors)) or abs(factors[1] / 8 - 1) <= _NEAR:
         mistake = "unit"
-        fact = "The latency is {:.3g} times the link's, the bandwidth {:.3g} times.".format(
+        fact = "The latency is {:.3g} times the link's, and the bandwidth {:.3g} times.".format(
             *factors
         )
     elif abs(factors[0] * factors[1] - 1) <= _NEAR:

@@ -155,8 +155,9 @@ predict_bytes = Task(
     mistakes={
         "forbidden": "Compute the bytes, and send nothing.",
         "no-number": "Return one number, of bytes.",
-        "numbers": "This is how many numbers the rank sends. Each number has several bytes.",
-        "together": "This is what all ranks send together. Return the bytes of one rank.",
+        "numbers": "This is the number of elements that the rank sends. Each element has several "
+        "bytes.",
+        "together": "This is the sum over all ranks. Return the bytes of one rank.",
         "hub-root": "Only rank 0 sends to all others. Each of them sends its tensor once, and one "
         "rank alone sends nothing.",
         "uneven": "If w does not divide n, the first n % w chunks are one number longer than the "
@@ -165,12 +166,13 @@ predict_bytes = Task(
         "kept": "Compute the bytes anew from all five arguments in each call, and store no result.",
         "asked": "The question may be about ranks that do not run. Take rank and world_size from "
         "the arguments, not from torch.",
-        "raised": "Does it work for one rank, and for lengths that w does not divide? The question "
-        "may be about ranks that do not run: take all values from the arguments.",
+        "raised": "Does your function work for one rank, and for lengths that w does not divide? "
+        "The question may be about ranks that do not run: take all values from the arguments.",
         "one-half": "A ring all-reduce is a reduce-scatter and an all-gather. Count both.",
-        "received": "This is what the rank receives. It sends what its right neighbour receives.",
-        "second-half": "The chunk that a rank does not send is not the same one in both halves. "
-        "Which chunk arrives last in the all-gather?",
+        "received": "The rank receives this number of bytes. It sends as many as its right "
+        "neighbour receives.",
+        "second-half": "The chunk that a rank does not send is another chunk in each half. Which "
+        "chunk arrives last in the all-gather?",
     },
     allowed=(),
 )

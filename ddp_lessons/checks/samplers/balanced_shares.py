@@ -224,8 +224,8 @@ balanced_shares = Task(
         "faster.",
         "sum": "If each share is rounded on its own, the sum changes. Round all shares down, and "
         "then distribute the samples that are left.",
-        "cut-early": "Round only once, at the end. Do not round what the exact shares are computed "
-        "from, such as percents.",
+        "cut-early": "Round only once, at the end. Do not round the numbers from which the exact "
+        "shares are computed, such as percents.",
         "no-parts": "Before rounding, the shares must already add up to num_samples: divide the "
         "rank's speed by the sum of all speeds.",
         "negative": "No share may be below 0. Round all shares down first, so that no rank has to "

@@ -143,7 +143,7 @@ def _judge(case_result):
             expected = row["whole"][start:stop]
             if row[name] != expected:
                 mistake, what = _resume_mistake(case_result, rank, row, row[name], start)
-                fact = f"Resumed after {start} samples a rank, it does not yield the next one."
+                fact = f"Resumed after {start} samples a rank, it does not yield the next sample."
                 if not place:
                     fact = "A new sampler, which has loaded no state, starts elsewhere."
                 if place == 2:
@@ -191,7 +191,7 @@ def _judge_states(case_result):
                 fact = f"The state holds {len(taken)} numbers; {_MOST_STATE} are enough."
                 raise case_result.wrong("big-state", rank, got=taken, fact=fact)
             if not equal(loaded, taken):
-                fact = "The state changed after it was taken: as the loop went on, or when loaded."
+                fact = "The state changed after the save: while the loop went on, or on loading."
                 raise case_result.wrong("live-state", rank, got=loaded, expected=taken, fact=fact)
         if not equal(result["states"], case_result.results[0]["states"]):
             own, first = result["states"][1][1], case_result.results[0]["states"][1][1]
