@@ -29,13 +29,10 @@ NOT_YET_REWRITTEN = (
     *(f"ddp_lessons/{subject}/" for subject in _SUBJECTS),
     *(f"notebooks/py/{number:02}_" for number in range(9, 18)),
     *(f"exercises/py/{number:02}_" for number in range(9, 18)),
-    *(f"docs/{page}.md" for page in ("hosts", "kubernetes", "security", "slurm", "ssh")),
-    "CHANGELOG.md",
-    "README.md",
 )
 """
-Lessons and exercises 09 to 17, the packages of the textbook that they are about, and pages. A path
-leaves this list when it is rewritten. The checks of a subject have their messages read from then
+Lessons and exercises 09 to 17, and the packages of the textbook that they are about. A path leaves
+this list when it is rewritten. The checks of a subject have their messages read from then
 on, too.
 """
 
