@@ -1,9 +1,8 @@
 """
 Task 13.3: the owners' optimizer state, which some ranks save and other ranks load.
 
-On each rank: `_owned`, `_make`, `_act`, `_come_last`, `_is_main_awake`, `_through`,
-`_turn_times_round`, `_train`, `_states`; in both: `owners_of`, `_settings_after`. In the kernel:
-the rest.
+On each rank: `_owned`, `_make`, `_act`, `_come_last`, `_through`, `_turn_times_round`, `_train`,
+`_states`; in both: `owners_of`, `_settings_after`. In the kernel: the rest.
 """
 
 import os
@@ -19,7 +18,7 @@ from ddp_lessons.checks.kit.shared.warm_up import first_step
 from ddp_lessons.errors import BadInput
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
-from ddp_lessons.ranks.system.thread_stats import thread_stats_of
+from ddp_lessons.ranks.system.thread_stats import is_main_awake
 
 NUM_PARAMS, _MADE_WITH = 7, 0.01
 _ASLEEP_S, _LOOK_EVERY_S = 0.3, 0.005
@@ -113,23 +112,15 @@ def _act(context, OwnedState):
 
 def _come_last(context):
     # A rank that removes old files must spare new ones; a rank that lists files must find all. To
-    # test both, one rank begins when the others have finished, or sleep because they wait for it.
+    # test both, one rank begins when the others have finished, or their main threads sleep because
+    # they wait for it. (A thread of Gloo, or of an earlier answer, may never sleep.)
     pids = [0] * context.world_size
     dist.all_gather_object(pids, os.getpid())
     if context.rank == (0 if context.case.seed == 0 else context.world_size - 1):
         others = [rank for rank in range(context.world_size) if rank != context.rank]
-        patience = LoadAwareTimeout(
-            _ASLEEP_S, lambda: [pids[rank] for rank in others], wants=_is_main_awake
-        )
-        while not all(_through(context, rank).exists() for rank in others) and not patience.is_over:
+        asleep = LoadAwareTimeout(_ASLEEP_S, lambda: [pids[r] for r in others], wants=is_main_awake)
+        while not all(_through(context, rank).exists() for rank in others) and not asleep.is_over:
             time.sleep(_LOOK_EVERY_S)
-
-
-def _is_main_awake(pid):
-    # Only the main thread counts. Gloo's threads wake up a hundred times a second, and a thread of
-    # an earlier answer may never sleep: the answer would then be ended before this rank begins.
-    stats = thread_stats_of(pid)
-    return stats is not None and not stats.main_sleeps
 
 
 def _through(context, rank):
@@ -191,8 +182,7 @@ def _truths(truth, steps):
     """
     Return two dicts, {parameter: state}: the states of the last save, and those of earlier saves.
     """
-    right: dict = {}
-    old: dict = {}
+    right, old = {}, {}
     for name, states in truth.items():
         (right if name.startswith(f"{steps}-") else old).update(states)
     return right, old
@@ -228,13 +218,12 @@ def _name(number, got, right, old):
 def _draw(case_result):
     case = case_result.case
     before = owners_of(Case(case["saved by"], case.data | {"does": "save"}, case.seed))
-    names = ["has the state of", "saved by"]
     rows = []
     for seen in case_result.seen:
         owned = sorted(seen.output["now"])
         savers = ", ".join(f"rank {before[number]}" for number in owned)
-        rows.append(dict(zip(names, (", ".join(map(str, owned)), savers), strict=True)))
-    return holdings_picture(names, rows)
+        rows.append({"has the state of": ", ".join(map(str, owned)), "saved by": savers})
+    return holdings_picture(["has the state of", "saved by"], rows)
 
 
 OwnedState = Task(

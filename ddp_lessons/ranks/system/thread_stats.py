@@ -202,6 +202,16 @@ def main_cpu_s(pid: int) -> float:
         return 0.0
 
 
+def is_main_awake(pid: int) -> bool:
+    """
+    Return whether the main thread of a process does not sleep; False if the process is gone.
+    """
+    try:
+        return _task(f"/proc/{pid}/task/{pid}")[1] in _AWAKE
+    except OSError:
+        return False
+
+
 def wants_a_core(pid: int) -> bool:
     """
     Return whether any thread of a process runs, or waits for a core or for a disk.
