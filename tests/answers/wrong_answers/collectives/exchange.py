@@ -85,6 +85,17 @@ _ROWS = [
     ),
     (
         "02.3",
+        "adds what arrives to its own tensor",
+        "values",
+        _exchange("""\
+    handle = dist.irecv(arrived, src=left)
+    dist.send(tensor, dst=right)
+    handle.wait()
+    arrived += tensor
+"""),
+    ),
+    (
+        "02.3",
         "has no argument for the distance",
         "signature",
         changed(_EXCHANGE, ("(tensor, distance):", "(tensor):"), (" distance)", " 1)")),
