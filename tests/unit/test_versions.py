@@ -155,6 +155,8 @@ def test_workflow_of_the_night_runs_every_test_and_every_version():
     text, commands = workflow("nightly.yml")
     assert "schedule" in text[True]
     assert "make test-all" in commands["all"][-1]
+    # A test of nbgrader is skipped where it is not installed.
+    assert "workshop/install.sh --nbgrader" in commands["all"][-1]
     assert 'make test TORCH="$TORCH"' in commands["versions"]
     runs = text["jobs"]["versions"]["strategy"]["matrix"]["include"]
     assert {run["python"] for run in runs} == PYTHONS
