@@ -23,6 +23,7 @@ import pytest
 from browser.hub_server import make_environment, why_not
 from hub_config import BOARD_LINE, HUB_LINE, WORKSHOP, load_hub_config
 
+from ddp_lessons.course.classroom import answers_user
 from ddp_lessons.course.doctor.machine import others_stop_at
 from ddp_lessons.errors import BadInput
 
@@ -160,6 +161,8 @@ def install(tmp_path):
     shutil.copy(WORKSHOP / "install.sh", tmp_path / "workshop")
     names = ("python3", "make", "git", "npm", "configurable-http-proxy")
     fakes = {programs / name: "#!/bin/sh\n" for name in names}
+    fakes[programs / "getent"] = "#!/bin/sh\nexit 1\n"  # no such user
+    fakes[programs / "useradd"] = '#!/bin/sh\necho "$*" >>made\n'
     fakes[programs / "python"] = FAKE_PYTHON
     fakes[tmp_path / "scripts" / "setup.sh"] = f"#!/bin/sh\necho {programs / 'python'}\n"
     for path, text in fakes.items():
@@ -177,10 +180,12 @@ def install(tmp_path):
 def test_install_ends_with_the_check(install, tmp_path):
     """
     The last word of `install.sh` is the check's, and so is the exit status: a teacher must not
-    overlook what is missing among pip's messages.
+    overlook what is missing among pip's messages. Before it, the user who runs answers is made.
     """
     done = install()
     assert (done.returncode, done.stdout, done.stderr) == (7, "checked\n", "")
+    made = (tmp_path / "made").read_text()
+    assert re.fullmatch(rf"--system .*--no-create-home .* {answers_user.USUAL_USER}\n", made)
     assert not (tmp_path / "installed").exists()
 
 
