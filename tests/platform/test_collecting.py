@@ -109,19 +109,26 @@ def test_files_are_copied_and_nothing_else(users, tmp_path):
     assert said[1] == f"{bo.pw_name}: 1 files"
 
 
-def test_a_folder_that_is_a_link_gives_what_its_learner_may_read(users, tmp_path, monkeypatch):
+def test_a_folder_that_is_a_link_is_not_read(users, tmp_path, monkeypatch):
     """
-    If the whole folder is a link into another home, it is read with the learner's rights: refused.
-    The command then ends with an error that names the learner.
+    If a folder on the way is a link, nothing is read, even if the learner may read the files behind
+    it. The command then ends with an error that names the learner.
     """
     ada, bo = users
-    write(exercises_of(bo) / "00_ranks.ipynb", "bo's", bo)
-    Path(ada.pw_dir, "my-course").symlink_to(Path(bo.pw_dir, "my-course"))
-    said = []
-    dated, failed = collecting.collect(tmp_path, said.append)
-    assert failed == [ada.pw_name]
-    assert not list((dated / ada.pw_name).iterdir())
-    assert "Permission denied" in said[0]
+    theirs = exercises_of(bo)
+    write(theirs / "00_ranks.ipynb", "bo's", bo)
+    Path(bo.pw_dir).chmod(0o755)
+    mine, link = exercises_of(ada), Path(ada.pw_dir, "my-course")
+    mine.rmdir()
+    mine.symlink_to(theirs)
+    for name in ("exercises", "my-course"):
+        said = []
+        dated, failed = collecting.collect(tmp_path, said.append)
+        assert failed == [ada.pw_name]
+        assert not list((dated / ada.pw_name).iterdir())
+        assert f"{name} is a link, which is not followed" in said[0]
+        link.rename(link.with_name(f"before-{name}"))
+        link.symlink_to(theirs.parent)
     monkeypatch.setattr(collecting.sys, "argv", ["collect.sh", str(tmp_path)])
     with pytest.raises(SystemExit, match=f"^collect.sh: not all was copied of {ada.pw_name}[.]"):
         collecting.main()
@@ -223,6 +230,8 @@ def test_feedback_goes_home_and_over_nothing(users, tmp_path):
     for user in users:
         (tmp_path / f"{user.pw_name}.html").write_text(f"for {user.pw_name}")
     target = Path(ada.pw_dir, "my-course")
+    target.chmod(0o777)
+    Path(ada.pw_dir).chmod(0o755)
     Path(bo.pw_dir, "my-course").symlink_to(target)
     said = []
     assert collecting.hand_back(tmp_path, said.append) == [bo.pw_name]
@@ -232,7 +241,7 @@ def test_feedback_goes_home_and_over_nothing(users, tmp_path):
     for page in pages:
         assert page.read_text() == f"for {ada.pw_name}"
         assert page.stat().st_uid == ada.pw_uid
-    assert "Permission denied" in said[1]
+    assert "my-course is a link, which is not followed" in said[1]
 
 
 def test_bad_input_is_told(users, tmp_path, monkeypatch):

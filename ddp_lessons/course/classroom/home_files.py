@@ -3,7 +3,7 @@ A process that reads a learner's exercises, or writes a page of feedback, with t
 
 `collecting` starts this file as the learner, in the learner's home. So it reaches no file that the
 learner could not reach, whatever links the learner has made. It imports nothing of this package,
-so that it works from any folder.
+so that it works from any folder. It follows no link: it opens each folder of a path by itself.
 """
 
 import base64
@@ -25,21 +25,49 @@ def read(folder):
     A folder that does not exist has no files: its learner has never logged in.
     """
     try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(ENDINGS))
+        handle = _open_folder(folder)
     except FileNotFoundError:
         return
+    names = sorted(name for name in os.listdir(handle) if name.lower().endswith(ENDINGS))
     for name in names[:MOST_FILES]:
-        print(json.dumps({"name": name, **_content(os.path.join(folder, name))}))
+        print(json.dumps({"name": name, **_content(name, handle)}))
     for name in names[MOST_FILES:]:
         print(json.dumps({"name": name, "left_out": f"more than {MOST_FILES} files"}))
 
 
-def _content(path):
+def _open_folder(path, is_made=False):
+    """
+    Return the number of an open folder below the current one, and refuse a link to a folder.
+    """
+    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    for part in path.split("/"):
+        if is_made:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, dir_fd=handle)
+        outer = handle
+        try:
+            handle = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=outer)
+        except OSError:
+            if _is_link(part, outer):
+                sys.exit(f"{part} is a link, which is not followed")
+            raise
+        os.close(outer)
+    return handle
+
+
+def _is_link(name, folder):
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def _content(name, folder):
     # Never follow a link, and never wait for a pipe.
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError as error:
-        return {"left_out": "a link" if os.path.islink(path) else error.strerror}
+        return {"left_out": "a link" if _is_link(name, folder) else error.strerror}
     about = os.fstat(handle)
     if not stat.S_ISREG(about.st_mode):
         os.close(handle)
@@ -56,13 +84,15 @@ def write(folder, name):
     Write standard input to a new file in a folder, and print the file's path.
     """
     content = sys.stdin.buffer.read()
-    os.makedirs(folder, exist_ok=True)
+    handle = _open_folder(folder, is_made=True)
     stem, ending = os.path.splitext(name)
     for number in range(1, MOST_FILES):
-        path = os.path.join(folder, name if number == 1 else f"{stem}-{number}{ending}")
-        with contextlib.suppress(FileExistsError), open(path, "xb") as file:
-            file.write(content)
-            print(path)
+        new = name if number == 1 else f"{stem}-{number}{ending}"
+        with contextlib.suppress(FileExistsError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with open(os.open(new, flags, 0o666, dir_fd=handle), "wb") as file:
+                file.write(content)
+            print(f"{folder}/{new}")
             return
     sys.exit(f"{MOST_FILES} files of this name are there")
 
