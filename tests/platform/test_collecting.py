@@ -80,6 +80,7 @@ def test_files_are_copied_and_nothing_else(users, tmp_path):
     write(folder / "00_ranks.ipynb", "ada's \xe9", ada)
     os.utime(folder / "00_ranks.ipynb", (1000, 1000))
     write(folder / "notes.txt", "hers alone", ada)
+    write(folder / "all.tar.gz", "an archive", ada)
     (folder / "01_link.ipynb").symlink_to(others / "00_ranks.ipynb")
     (folder / "02_shadow.ipynb").symlink_to("/etc/shadow")
     os.mkfifo(folder / "03_pipe.ipynb", 0o666)
@@ -90,15 +91,16 @@ def test_files_are_copied_and_nothing_else(users, tmp_path):
     (folder / "06_mine.ipynb").chmod(0)
     said = []
     dated, _ = collecting.collect(tmp_path / "in", said.append)
-    copied = sorted(path.relative_to(dated).as_posix() for path in dated.rglob("*.ipynb"))
-    assert copied == [f"{user.pw_name}/00_ranks.ipynb" for user in users]
+    copied = sorted(path.relative_to(dated).as_posix() for path in dated.rglob("*.*"))
+    expected = [f"{user.pw_name}/00_ranks.ipynb" for user in users]
+    assert copied == sorted([*expected, f"{ada.pw_name}/all.tar.gz"])
     copy = dated / ada.pw_name / "00_ranks.ipynb"
     assert copy.read_bytes() == (folder / "00_ranks.ipynb").read_bytes()
     assert copy.stat().st_mtime == 1000
     for path in (dated, dated / ada.pw_name):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert said[0].splitlines() == [
-        f"{ada.pw_name}: 1 files",
+        f"{ada.pw_name}: 2 files",
         "    01_link.ipynb is left out: a link",
         "    02_shadow.ipynb is left out: a link",
         "    03_pipe.ipynb is left out: not a file",

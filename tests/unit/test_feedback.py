@@ -29,7 +29,7 @@ def test_a_page_has_verdict_message_and_answer_of_each_task():
     assert "x counts" in page
     solved = page_text("bo", [Checked(submission, [Result(TASK, True)], 1, 1, {TASK.number: []})])
     assert '<span class="solved">solved</span>' in solved
-    assert "No cell of yours stood at this task." in solved
+    assert "No cell of yours here has <code>%%px</code> alone as its first line." in solved
 
 
 def test_where_nothing_ran_the_reason_stands_once():

@@ -5,6 +5,7 @@ Tests of the process that reads and writes in a learner's home, without another 
 """
 
 import io
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +25,24 @@ def home(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(home_files.sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a page")))
     return tmp_path
+
+
+def names_read(capsys):
+    """
+    Read the exercises, and return the names of the files.
+    """
+    home_files.read(FOLDER)
+    return [json.loads(line)["name"] for line in capsys.readouterr().out.splitlines()]
+
+
+def test_notebooks_and_archives_are_read_however_their_names_are_written(home, capsys):
+    """
+    Every kind of archive, and an ending in capitals, is read, so that nothing is left silently.
+    """
+    names = ["01_x.IPYNB", "a.7z", "a.tar.gz", "b.ZIP"]
+    for name in [*names, "notes.txt"]:
+        (home / FOLDER / name).write_text("x")
+    assert names_read(capsys) == ["00_ranks.ipynb", *names]
 
 
 @pytest.mark.parametrize("link", ["my-course", FOLDER])

@@ -123,7 +123,8 @@ def _collect_one(user, folder):
         try:
             told = json.loads(line)
             name, is_name = told["name"], _NAME.fullmatch(os.fsencode(told["name"]))
-            if not is_name or not name.endswith(home_files.ENDINGS) or (folder / name).exists():
+            is_wanted = name.lower().endswith(home_files.ENDINGS)
+            if not is_name or not is_wanted or (folder / name).exists():
                 raise ValueError(name)
             if "left_out" in told:
                 left_out.append(shown(f"{name} is left out: {told['left_out']}")[:200])

@@ -50,7 +50,10 @@ def _task(result, answers):
     yield f'<h3>{name}: <span class="{verdict}">{verdict}</span></h3>'
     if result.told:
         yield _block(result.told)
-    yield "<p>What was judged:</p>" if answers else "<p>No cell of yours stood at this task.</p>"
+    if answers:
+        yield "<p>What was judged:</p>"
+    else:
+        yield "<p>No cell of yours here has <code>%%px</code> alone as its first line.</p>"
     yield from map(_block, answers)
 
 

@@ -15,7 +15,8 @@ import sys
 
 MOST_FILES = 200
 MOST_BYTES = 16 * 2**20
-ENDINGS = (".ipynb", ".zip")
+ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
+ENDINGS = (".ipynb", *ARCHIVES)
 
 
 def read(folder):
