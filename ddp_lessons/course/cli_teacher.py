@@ -115,16 +115,11 @@ def grade(folder, stem=None, *, junit=None, points=None, feedback=None, roster=N
     from ddp_lessons.course.classroom import feedback as pages
     from ddp_lessons.course.classroom import grade_reports
 
-    reports = [path for path in (junit, points) if path is not None]
-    new = [path for path in reports if not path.exists()]
-    with _private_files():
-        for path in reports:  # fails before, not after, an hour of checks
-            write(path, "", mode="a")
+    for path in filter(None, (junit, points)):
+        _refuse_unwritable(path)
     try:
         checked = _check_all(folder, stem, roster)
     except KeyboardInterrupt:
-        for path in new:
-            path.unlink()
         typer.echo(
             "Interrupted: nothing is written. Run it again, or check one exercise.", err=True
         )
@@ -157,6 +152,14 @@ def refuse_without_report(folder, roster):
             "No report: --points, --junit or --feedback is expected with --roster, and as root "
             "with --folder (got none). With one, answers run apart, as a user without rights."
         )
+
+
+def _refuse_unwritable(path):
+    # This fails before, not after, an hour of checks, and leaves no empty report.
+    is_new = not os.path.lexists(path)
+    write(path, "", mode="a")
+    if is_new:
+        path.unlink()
 
 
 @contextlib.contextmanager

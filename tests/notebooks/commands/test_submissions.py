@@ -171,8 +171,8 @@ def test_where_nothing_can_be_written_nothing_is_checked(tmp_path, monkeypatch):
 
 def test_what_was_written_before_is_kept_until_there_is_more(tmp_path, monkeypatch):
     """
-    A file of points stays until new ones are complete: a teacher who stops the check still has
-    yesterday's.
+    A file of points stays until new ones are complete: a teacher whose check is refused still has
+    yesterday's, and no empty report beside it.
     """
     hand_in(tmp_path / "room" / "ada", RIGHT)
     points = tmp_path / "points.csv"
@@ -182,9 +182,12 @@ def test_what_was_written_before_is_kept_until_there_is_more(tmp_path, monkeypat
         raise BadInput("stopped")
 
     monkeypatch.setattr(submissions, "check_all", stop)
-    shown = CliRunner().invoke(app, ["check", str(tmp_path / "room"), "--points", str(points)])
+    report = tmp_path / "results.xml"
+    arguments = ["check", tmp_path / "room", "--points", points, "--junit", report]
+    shown = CliRunner().invoke(app, list(map(str, arguments)))
     assert shown.exit_code == 1
     assert points.read_text() == "yesterday's"
+    assert not report.exists()
 
 
 def test_the_board_shows_what_was_handed_in(tmp_path):
