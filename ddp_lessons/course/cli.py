@@ -163,10 +163,12 @@ def check(
     """
     reports = {"junit": junit, "points": points, "feedback": feedback}
     if any(reports.values()):
-        if stem is not None and Path(stem).is_dir():
+        from ddp_lessons.course.classroom import learner_files
+
+        if stem is not None and learner_files.is_folder(stem):
             folder, stem = Path(stem), None
-        num_open = cli_teacher.grade(folder or Path.cwd(), stem, roster=roster, **reports)
-        raise typer.Exit(1 if num_open else 0)
+        is_solved = cli_teacher.grade(folder or Path.cwd(), stem, roster=roster, **reports)
+        raise typer.Exit(0 if is_solved else 1)
     cli_teacher.refuse_without_report(folder, roster)
     from ddp_lessons.checks.kit.task_registry import all_tasks, stem_of
     from ddp_lessons.course.learner import exercises

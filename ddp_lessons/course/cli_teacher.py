@@ -110,7 +110,7 @@ def grade(folder, stem=None, *, junit=None, points=None, feedback=None, roster=N
         roster: Path of a file with the names of all learners, one a line, or None.
 
     Returns:
-        int: Number of tasks that are not solved.
+        bool: Whether all was read, and every task is solved.
     """
     from ddp_lessons.course.classroom import feedback as pages
     from ddp_lessons.course.classroom import grade_reports
@@ -131,7 +131,11 @@ def grade(folder, stem=None, *, junit=None, points=None, feedback=None, roster=N
             write(points, grade_reports.points_text(checked))
         if feedback is not None:
             _write_feedback(feedback, checked, pages.page_text)
-    return sum(not result.is_solved for one in checked for result in one.results)
+    return all(
+        result.is_solved and not one.submission.is_unread
+        for one in checked
+        for result in one.results
+    )
 
 
 def refuse_without_report(folder, roster):
@@ -239,7 +243,7 @@ def _source(shared, folder):
 
 
 def _check_all(folder, stem=None, roster=None):
-    from ddp_lessons.course.classroom import answers_user, handed_in, submissions
+    from ddp_lessons.course.classroom import answers_user, handed_in, learner_files, submissions
 
     def say(checked):
         num_solved = sum(result.is_solved for result in checked.results)
@@ -258,6 +262,9 @@ def _check_all(folder, stem=None, roster=None):
         typer.echo("What was handed in runs as you: it can read your files and use your network.")
     typer.echo(f"{len(found)} submissions to check, {submissions.NUM_AT_ONCE} at a time")
     checked = submissions.check_all(found, say=say, hidden=[folder, *([roster] if roster else [])])
+    if unread := {one.submission.learner for one in checked if one.submission.is_unread}:
+        told = ", ".join(map(learner_files.shown, sorted(unread)))
+        typer.echo(f"Not all was read: {told}. {learner_files.NEXT_STEP}", err=True)
     typer.echo("A check can be outwitted: read an answer before it counts for much.")
     return checked
 

@@ -8,14 +8,18 @@ import pwd
 import stat
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import uuid
 from pathlib import Path
 
 import pytest
+from browser.hub_server import make_environment
 from paths import ROOT
 
 from ddp_lessons.course.classroom import collecting, home_files
 from ddp_lessons.course.doctor.machine import others_stop_at
+from ddp_lessons.course.learner.exercises import find_exercise
 from ddp_lessons.errors import BadInput
 
 pytestmark = [
@@ -259,3 +263,42 @@ def test_bad_input_is_told(users, tmp_path, monkeypatch):
     monkeypatch.setattr(collecting.os, "geteuid", lambda: 1000)
     with pytest.raises(BadInput, match=r"^Only root reads all homes"):
         collecting.collect(tmp_path)
+
+
+def test_a_teacher_without_root_is_told_whose_home_was_not_read(users):
+    """
+    A user who checks all homes without being root gets no zero points for a home that only its
+    owner can read: the row says so, and the command ends with 1. A path in such a home is refused.
+    """
+    if place := others_stop_at(sysconfig.get_path("purelib"), ROOT / "ddp_lessons"):
+        pytest.skip(f"other users cannot pass {place}")
+    ada, bo = users
+    write(exercises_of(ada) / "00_ranks.ipynb", find_exercise("00", ROOT).blank.read_text(), ada)
+    theirs = exercises_of(bo)
+    with tempfile.TemporaryDirectory(prefix="ddp-homes-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        python = make_environment(folder / "environment")
+        (folder / "homes").mkdir()
+        for user in users:
+            (folder / "homes" / user.pw_name).symlink_to(user.pw_dir)
+
+        def check(*words):
+            points = f"{ada.pw_dir}/points.csv"
+            command = [python, "-m", "ddp_lessons.course.cli", "check", *words, "--points", points]
+            done = subprocess.run(
+                command, cwd=ada.pw_dir, env={"PATH": os.defpath, "HOME": ada.pw_dir},
+                user=ada.pw_uid, group=ada.pw_gid, extra_groups=[], capture_output=True, text=True,
+            )  # fmt: skip
+            assert done.returncode == 1
+            assert "Traceback" not in done.stderr
+            return done
+
+        done = check("00", "--folder", folder / "homes")
+        assert f"{ada.pw_name}, 00_ranks: not begun" in done.stdout
+        assert "which could not be read: Permission denied" in done.stdout
+        assert f"Not all was read: {bo.pw_name}. Collect with workshop/collect.sh" in done.stderr
+        refused = check(theirs)
+        assert f"Not read: a folder or a file that you may read is expected (got {theirs}" in (
+            refused.stderr
+        )

@@ -2,13 +2,14 @@
 Tests of the submissions that are found in a folder: nothing that was handed in vanishes.
 """
 
+import errno
 import os
 import shutil
 
 import pytest
 from paths import ROOT
 
-from ddp_lessons.course.classroom import handed_in
+from ddp_lessons.course.classroom import handed_in, learner_files
 from ddp_lessons.errors import BadInput
 
 NAME = "00_ranks.ipynb"
@@ -33,6 +34,32 @@ def found_in(folder, stem=None, roster=()):
         (one.learner, one.paths.stem): one.mistake or one.path.relative_to(folder).as_posix()
         for one in handed_in.find(folder, stem, roster)
     }
+
+
+@pytest.fixture
+def forbid(monkeypatch):
+    """
+    Return a function after which a folder or a file may not be read: root may read everything.
+    """
+    forbidden = set()
+
+    def refuse_in(name):
+        real = getattr(os, name)
+
+        def call(path=".", *args, **options):
+            if str(path) in forbidden:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return real(path, *args, **options)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("scandir", "listdir"):
+        refuse_in(name)
+    real_access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: str(path) not in forbidden and real_access(path, mode)
+    )
+    return lambda path: forbidden.add(str(path))
 
 
 def test_every_folder_of_a_class_has_a_row(tmp_path):
@@ -144,7 +171,7 @@ def test_a_huge_file_is_not_read(tmp_path):
     A file that is larger than any notebook of the course is refused with both sizes.
     """
     with hand_in(tmp_path / "ada").open("wb") as file:
-        file.truncate(handed_in.MOST_BYTES + 1)
+        file.truncate(learner_files.MOST_BYTES + 1)
     hand_in(tmp_path / "bo")
     assert "16 MiB are expected (got 16.0 MiB)" in handed_in.find(tmp_path, "00")[0].fault
 
@@ -172,6 +199,56 @@ def test_a_folder_with_nothing_in_it_is_told(tmp_path):
     hand_in(tmp_path)
     with pytest.raises(BadInput, match="Nothing was handed in: expected notebooks such as 02_"):
         handed_in.find(tmp_path, "02")
+
+
+def test_a_folder_that_may_not_be_read_is_not_taken_for_an_empty_one(tmp_path, forbid):
+    """
+    Without root, homes of mode 0700 cannot be read: their rows say so, with the way that reads
+    them, in place of "Nothing was handed in" and 0 points. So does the row of a file.
+    """
+    hand_in(tmp_path / "ada")
+    forbid(hand_in(tmp_path / "bo" / "exercises").parent)
+    hand_in(tmp_path / "cy")
+    (tmp_path / "cy" / "private").mkdir()
+    forbid(tmp_path / "cy" / "private")
+    forbid(hand_in(tmp_path / "di"))
+    for stem in ("00", None):
+        ada, bo, cy, di = handed_in.find(tmp_path, stem)
+        assert (ada.mistake, ada.is_unread) == ("", False)
+        for one in (bo, di):
+            assert (one.path, one.mistake, one.is_unread) == (None, "unreadable", True)
+            assert "which could not be read: Permission denied" in one.fault
+            assert one.fault.endswith("Collect with workshop/collect.sh, or run this with sudo.")
+        assert cy.path is not None
+        assert cy.is_unread
+        assert f"(got {tmp_path / 'cy' / 'private'}, which could not be read: " in cy.note
+
+
+def test_where_nothing_may_be_read_nothing_is_checked(tmp_path, forbid):
+    """
+    A folder that may not be read, or one in which no learner's folder may be read, raises BadInput.
+    """
+    hand_in(tmp_path / "ada")
+    forbid(tmp_path / "ada")
+    with pytest.raises(BadInput, match=rf"^Not read: .*got {tmp_path}/ada, .* Permission denied"):
+        handed_in.find(tmp_path)
+    forbid(tmp_path)
+    with pytest.raises(BadInput, match=rf"^Not read: .*got {tmp_path}, .* workshop/collect[.]sh"):
+        handed_in.find(tmp_path, "00")
+
+
+def test_a_path_that_may_not_be_looked_at_is_taken_for_a_folder(tmp_path, monkeypatch):
+    """
+    A path below a private home may be a folder or not: the error of reading it says which home.
+    """
+
+    def refuse(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    assert not learner_files.is_folder("00_ranks")
+    assert learner_files.is_folder(tmp_path)
+    monkeypatch.setattr(os, "stat", refuse)
+    assert learner_files.is_folder("/home/bo/exercises")
 
 
 def test_a_roster_is_read(tmp_path):

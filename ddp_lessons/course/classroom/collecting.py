@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 from ddp_lessons.course.classroom import home_files
-from ddp_lessons.course.classroom.handed_in import shown
+from ddp_lessons.course.classroom.learner_files import shown
 from ddp_lessons.course.learner import workspace
 from ddp_lessons.errors import BadInput, DDPLessonsError
 

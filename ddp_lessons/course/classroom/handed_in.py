@@ -10,14 +10,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_lessons.course.classroom import home_files, learner_files
+from ddp_lessons.course.classroom.learner_files import Learner, shown
 from ddp_lessons.course.learner import exercises
 from ddp_lessons.errors import BadInput
 
-MOST_BYTES = 16 * 2**20
-"""
-Size of the largest notebook that is read.
-"""
-_NOT_HANDED_IN = {".ipynb_checkpoints", "solutions", "notebooks"}
 _COPY = r"[ _.-]*(\(\d+\)|copy *(\(?\d+\)?)?|\d+)?"
 """
 The endings of a second copy's name, by browsers, JupyterLab and people: " (1)", "-Copy1", "_2".
@@ -37,6 +34,7 @@ class Submission:
         fault: Text that says why there is none, "" if there is one.
         mistake: "blank" if nothing was handed in, "unreadable" if it cannot be read, else "".
         note: Text about the choice between several notebooks, or "".
+        is_unread: Whether this user may not read some folder or file of the learner's.
     """
 
     learner: str
@@ -45,6 +43,7 @@ class Submission:
     fault: str = ""
     mistake: str = ""
     note: str = ""
+    is_unread: bool = False
 
 
 def find(folder, stem=None, roster=()):
@@ -61,34 +60,46 @@ def find(folder, stem=None, roster=()):
             no folder of theirs.
 
     Raises:
-        BadInput: The folder holds no notebook of the course.
+        BadInput: The folder cannot be read, or holds no notebook of the course.
     """
     folder = Path(folder).resolve()
+    try:
+        return _find(folder, stem, roster)
+    except OSError as error:
+        raise learner_files.refusal(error) from error
+
+
+def _find(folder, stem, roster):
     known = exercises.all_exercises()
     wanted = [exercises.find_exercise(stem)] if stem else known
-    own = _files((folder, folder / "exercises"))
-    if not roster and _is_any_in(own, known):
-        learners = {folder.name: own}
-        wanted = [paths for paths in wanted if _candidates(own, paths)]
+    own = Learner(folder.name, learner_files.files_in((folder, folder / "exercises")), [])
+    if not roster and _is_any_in(own.files, known):
+        learners = [own]
+        wanted = [paths for paths in wanted if _candidates(own.files, paths)]
     else:
-        learners = {name: [] for name in roster}
-        for one in filter(Path.is_dir, sorted(folder.glob("[!.]*"))):
-            learners[one.name] = _files_below(one)
+        learners = list(map(learner_files.learner_in, learner_files.folders_in(folder)))
+        missing = set(roster) - {one.name for one in learners}
+        learners += [Learner(name, [], []) for name in missing]
+        learners.sort(key=lambda one: one.name)
+        unread = [error for one in learners for error in one.errors]
         if not stem:
-            everything = [file for files in learners.values() for file in files]
-            wanted = [paths for paths in wanted if _candidates(everything, paths)]
-    everything = [file for files in learners.values() for file in files]
-    if not wanted or not _is_any_in(everything, known):
-        expected = exercises.find_exercise(stem or "00").blank.name
-        raise BadInput(
-            f"Nothing was handed in: expected notebooks such as {expected} in the folder, or in "
-            f"a folder for each learner (got {folder}). Name the folder that holds them."
-        )
-    return [
-        _submission(learner, files, paths)
-        for learner, files in sorted(learners.items())
-        for paths in wanted
-    ]
+            files = [file for one in learners for file in one.files]
+            wanted = [paths for paths in known if _candidates(files, paths)]
+            if unread and not wanted:
+                raise learner_files.refusal(unread[0])
+    everything = [file for one in learners for file in one.files]
+    has_any = _is_any_in(everything, known) or any(one.errors for one in learners)
+    if not wanted or not has_any:
+        raise _nothing_there(folder, stem)
+    return [_submission(one, paths) for one in learners for paths in wanted]
+
+
+def _nothing_there(folder, stem=None):
+    expected = exercises.find_exercise(stem or "00").blank.name
+    return BadInput(
+        f"Nothing was handed in: expected notebooks such as {expected} in the folder, or in "
+        f"a folder for each learner (got {folder}). Name the folder that holds them."
+    )
 
 
 def read_roster(path):
@@ -118,47 +129,39 @@ def read_roster(path):
     return list(dict.fromkeys(names))
 
 
-def shown(name):
-    """
-    Return a file's name as a terminal and a page can show it, whatever characters it has.
-    """
-    return name if name.isprintable() else ascii(name)
-
-
-def _submission(learner, files, paths):
-    found = _candidates(files, paths)
+def _submission(learner, paths):
+    found = _candidates(learner.files, paths)
+    unread = learner_files.no_access(learner.errors[0]) if learner.errors else ""
+    if not found and unread:
+        fault = f"{unread} {learner_files.NEXT_STEP}"
+        return Submission(learner.name, paths, None, fault, "unreadable", is_unread=True)
     if not found:
-        return Submission(learner, paths, None, _missing(files, paths), "blank")
+        return Submission(learner.name, paths, None, _missing(learner.files, paths), "blank")
     # The newest copy is the one that the learner saved last.
-    path, *others = sorted(found, key=lambda one: (-one.lstat().st_mtime, len(one.name), one.name))
-    note = ""
+    path, *others = sorted(
+        found, key=lambda one: (-learner_files.saved_s(one), len(one.name), one.name)
+    )
+    notes = [unread] if unread else []
     if others:
         left = ", ".join(sorted(shown(one.name) for one in others))
-        note = f"{shown(path.name)} counts, because it is the newest one, and not: {left}"
-    fault = _unreadable(path)
+        notes += [f"{shown(path.name)} counts, because it is the newest one, and not: {left}"]
+    note, is_unread = " ".join(notes), bool(unread)
+    try:
+        fault = learner_files.reason_not_to_read(path)
+    except OSError as error:
+        fault, is_unread = str(learner_files.refusal(error)), True
     if fault:
-        return Submission(learner, paths, None, fault, "unreadable", note)
-    return Submission(learner, paths, path, note=note)
+        return Submission(learner.name, paths, None, fault, "unreadable", note, is_unread)
+    return Submission(learner.name, paths, path, note=note, is_unread=is_unread)
 
 
 def _missing(files, paths):
-    got = sorted(shown(file.name) for file in files)
-    named = ", ".join(got[:_MOST_NAMED]) + (", ..." if len(got) > _MOST_NAMED else "")
+    got = sorted(file.name for file in files)
     step = "Ask for the notebook."
-    if any(name.lower().endswith((".zip", ".tar", ".gz", ".tgz", ".7z")) for name in got):
+    if any(name.lower().endswith(home_files.ARCHIVES) for name in got):
         step = "Unpack the archive into the learner's folder, and check again."
-    return (
-        f"Nothing was handed in: {paths.blank.name} is expected (got {named or 'no file'}). {step}"
-    )
-
-
-def _unreadable(path):
-    if path.is_symlink() or not path.is_file():
-        return f"Not read: a file is expected (got a link or a folder, {path.name})."
-    if path.stat().st_size > MOST_BYTES:
-        size = path.stat().st_size / 2**20
-        return f"Not read: at most {MOST_BYTES >> 20} MiB are expected (got {size:.1f} MiB)."
-    return ""
+    named = _few(got) or "no file"
+    return f"Nothing was handed in: {paths.blank.name} is expected (got {named}). {step}"
 
 
 def _candidates(files, paths):
@@ -171,21 +174,10 @@ def _candidates(files, paths):
     ]
 
 
+def _few(names):
+    few = list(map(shown, names[:_MOST_NAMED]))
+    return ", ".join(few + ["..."] * (len(names) > _MOST_NAMED))
+
+
 def _is_any_in(files, all_paths):
     return any(_candidates(files, paths) for paths in all_paths)
-
-
-def _files(folders):
-    return [path for one in folders if one.is_dir() for path in sorted(one.iterdir())]
-
-
-def _files_below(folder):
-    return [
-        path
-        for path in sorted(folder.rglob("*"))
-        if (path.is_symlink() or not path.is_dir())
-        and not any(
-            part.startswith(".") or part in _NOT_HANDED_IN
-            for part in path.relative_to(folder).parts[:-1]
-        )
-    ]

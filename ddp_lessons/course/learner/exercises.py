@@ -84,16 +84,22 @@ def learners_notebook(paths, folder=None):
             the current folder, and then `my-course`.
 
     Raises:
-        BadInput: The folder has no such notebook.
+        BadInput: The folder has no such notebook, or may not be read.
     """
     name = paths.blank.name
     folders = [Path(folder)] if folder else [Path.cwd(), workspace.usual_folder()]
     for one in folders:
-        # In a copy of the course, a lesson's notebook has the same file name.
-        own = workspace.enclosing(one)
-        path = own / "exercises" / name if own else one / name
-        if path.is_file():
-            return path.resolve()
+        try:
+            # In a copy of the course, a lesson's notebook has the same file name.
+            own = workspace.enclosing(one)
+            path = own / "exercises" / name if own else one / name
+            if path.is_file():
+                return path.resolve()
+        except PermissionError as error:
+            raise BadInput(
+                f"Cannot read there: expected a folder that you may read (got {one}: "
+                f"{error.strerror}). Name a folder of yours."
+            ) from error
     raise BadInput(
         f"No such exercise here: expected {name} in the folder (got {folders[-1]}). "
         f"Run `ddp-lessons copy {folders[-1]}` to put it there."

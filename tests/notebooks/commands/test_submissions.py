@@ -3,7 +3,9 @@ Tests of submissions: they are found, checked in separate processes, and written
 """
 
 import csv
+import errno
 import json
+import os
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -93,6 +95,54 @@ def test_what_nobody_has_begun_is_not_run(tmp_path, monkeypatch):
     assert "bo, 00_ranks: not begun (0 s)" in shown.output
     (line,) = csv.DictReader((tmp_path / "points.csv").read_text().splitlines())
     assert (line["student_id"], line["score"]) == ("bo", "0")
+
+
+def test_a_check_that_could_not_read_all_says_so(tmp_path, monkeypatch):
+    """
+    If a learner's folder may not be read, the command names the learner and ends with 1, although
+    all that was read is solved.
+    """
+    task = exercises.tasks_of_stem("00_ranks")[0]
+    unread = Submission("bo", PATHS, Path("x"), is_unread=True)
+    checked = [made_up("ada", Result(task, True)), Checked(unread, [Result(task, True)], 1, 1)]
+    hand_in(tmp_path / "room" / "ada")
+    monkeypatch.setattr(submissions, "check_all", lambda *args, **options: checked)
+    arguments = ["check", "00", "--folder", tmp_path / "room", "--points", tmp_path / "points.csv"]
+    shown = CliRunner().invoke(app, list(map(str, arguments)))
+    assert shown.exit_code == 1
+    assert "Not all was read: bo. Collect with workshop/collect.sh, or run" in shown.output
+    del checked[1]
+    assert CliRunner().invoke(app, list(map(str, arguments))).exit_code == 0
+
+
+@pytest.mark.parametrize("with_points", [True, False])
+def test_a_folder_that_may_not_be_looked_at_is_refused(tmp_path, monkeypatch, with_points):
+    """
+    A path below a private home is refused with the reason, and without a traceback.
+    """
+    private, real = str(tmp_path / "home"), os.stat
+
+    def stat(path, *args, **options):
+        if str(path).startswith(private):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, *args, **options)
+
+    def listdir(path):
+        stat(path)
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "listdir", listdir)
+    folder = f"{private}/exercises"
+    if with_points:
+        arguments = ["check", folder, "--points", str(tmp_path / "points.csv")]
+    else:
+        monkeypatch.setattr(answers_user, "find_user", lambda: None)
+        arguments = ["check", "00", "--folder", folder]
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 1
+    assert isinstance(shown.exception, SystemExit)
+    assert "Permission denied" in shown.output
+    assert not (tmp_path / "points.csv").exists()
 
 
 def test_an_interrupted_check_writes_nothing(tmp_path, monkeypatch):
