@@ -257,7 +257,7 @@ def _check_all(folder, stem=None, roster=None):
         typer.echo("\n    ".join(filter(None, lines)))
 
     names = handed_in.read_roster(roster) if roster else ()
-    found = handed_in.find(folder, stem, names)
+    found = handed_in.find(folder, stem, names, typer.echo)
     if answers_user.find_user() is None:
         typer.echo("What was handed in runs as you: it can read your files and use your network.")
     typer.echo(f"{len(found)} submissions to check, {submissions.NUM_AT_ONCE} at a time")

@@ -251,6 +251,46 @@ def test_a_path_that_may_not_be_looked_at_is_taken_for_a_folder(tmp_path, monkey
     assert learner_files.is_folder("/home/bo/exercises")
 
 
+@pytest.mark.parametrize(("where", "named"), [(".", "00_ranks.ipynb"), ("exercises", "exercises/")])
+def test_a_stray_exercise_does_not_hide_the_class(tmp_path, where, named):
+    """
+    An exercise beside the learners' folders, or a folder of exercises there, does not turn the
+    class into one learner. A line names it.
+    """
+    for learner in ("ada", "bo"):
+        hand_in(tmp_path / learner)
+    hand_in(tmp_path / where)
+    said = []
+    found = handed_in.find(tmp_path, "00", say=said.append)
+    assert [one.learner for one in found] == ["ada", "bo"]
+    (line,) = said
+    assert line.startswith(f"Left out: {named} at the top of {tmp_path}, ")
+
+
+def test_a_stray_exercise_does_not_hide_folders_that_may_not_be_read(tmp_path, forbid):
+    """
+    Folders that may not be read can be those of a class.
+    """
+    hand_in(tmp_path)
+    (tmp_path / "ada").mkdir()
+    forbid(tmp_path / "ada")
+    assert [one.mistake for one in handed_in.find(tmp_path, "00")] == ["unreadable"]
+
+
+def test_a_copy_of_the_course_is_one_learner_s(tmp_path):
+    """
+    A copy of the course in which a learner has made a second one is still one learner's, and a line
+    names the second one.
+    """
+    hand_in(tmp_path / "exercises")
+    hand_in(tmp_path / "notebooks")
+    hand_in(tmp_path / "my-course" / "exercises")
+    said = []
+    (one,) = handed_in.find(tmp_path, say=said.append)
+    assert (one.learner, one.path) == (tmp_path.name, tmp_path / "exercises" / NAME)
+    assert said == ["Left out: my-course, with exercises, too. To check one, name its path."]
+
+
 def test_a_roster_is_read(tmp_path):
     """
     A roster has one name a line; a list of names and passwords is one, too.

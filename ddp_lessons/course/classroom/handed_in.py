@@ -46,7 +46,7 @@ class Submission:
     is_unread: bool = False
 
 
-def find(folder, stem=None, roster=()):
+def find(folder, stem=None, roster=(), say=lambda line: None):
     """
     Return the Submissions in a folder, by learner and exercise.
 
@@ -58,27 +58,45 @@ def find(folder, stem=None, roster=()):
         stem: One exercise, such as "02_collectives" or "02"; None for all exercises.
         roster: Names of learners who have one Submission for each exercise, too, if the folder has
             no folder of theirs.
+        say: Function that is called with a line about files that are left out.
 
     Raises:
         BadInput: The folder cannot be read, or holds no notebook of the course.
     """
     folder = Path(folder).resolve()
     try:
-        return _find(folder, stem, roster)
+        return _find(folder, stem, roster, say)
     except OSError as error:
         raise learner_files.refusal(error) from error
 
 
-def _find(folder, stem, roster):
+def _find(folder, stem, roster, say):
     known = exercises.all_exercises()
     wanted = [exercises.find_exercise(stem)] if stem else known
     own = Learner(folder.name, learner_files.files_in((folder, folder / "exercises")), [])
-    if not roster and _is_any_in(own.files, known):
+    at_top = [file for paths in known for file in _candidates(own.files, paths)]
+    folders = {path.name: path for path in learner_files.folders_in(folder)}
+    is_course = folders.keys() >= {"exercises", "notebooks"}
+    # Beside exercises, these two folders are those of a copy of the course, and no learners'.
+    not_learners = {"exercises", "notebooks"} if at_top else set()
+    learners = [
+        learner_files.learner_in(path) for name, path in folders.items() if name not in not_learners
+    ]
+    others = [one.name for one in learners if _is_any_in(one.files, known)]
+    is_class = others or any(one.errors for one in learners)
+    if at_top and not roster and (is_course or not is_class):
+        if others:
+            say(f"Left out: {_few(others)}, with exercises, too. To check one, name its path.")
         learners = [own]
         wanted = [paths for paths in wanted if _candidates(own.files, paths)]
     else:
-        learners = list(map(learner_files.learner_in, learner_files.folders_in(folder)))
-        missing = set(roster) - {one.name for one in learners}
+        if at_top:
+            names = {file.name if file.parent == folder else "exercises/" for file in at_top}
+            say(
+                f"Left out: {_few(sorted(names))} at the top of {folder}, where each learner has a "
+                "folder. Move it into its learner's."
+            )
+        missing = set(roster) - folders.keys()
         learners += [Learner(name, [], []) for name in missing]
         learners.sort(key=lambda one: one.name)
         unread = [error for one in learners for error in one.errors]
