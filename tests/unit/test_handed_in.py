@@ -291,6 +291,22 @@ def test_a_copy_of_the_course_is_one_learner_s(tmp_path):
     assert said == ["Left out: my-course, with exercises, too. To check one, name its path."]
 
 
+def test_with_an_exercise_named_each_folder_has_a_row_in_any_case(tmp_path):
+    """
+    If no learner has a notebook of the right name, as after an export of archives, each row says
+    what is there. The same holds for a roster without any folder.
+    """
+    hand_in(tmp_path / "ada", "exercise.zip")
+    hand_in(tmp_path / "bo", "my_00_ranks.ipynb")
+    ada, bo = handed_in.find(tmp_path, "00")
+    assert "(got exercise.zip). Unpack the archive" in ada.fault
+    assert "(got my_00_ranks.ipynb). Ask for the notebook." in bo.fault
+    with pytest.raises(BadInput, match="name an exercise: then each folder in it has a row"):
+        handed_in.find(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert found_in(tmp_path / "empty", "00", ["zoe"]) == {("zoe", "00_ranks"): "blank"}
+
+
 def test_a_roster_is_read(tmp_path):
     """
     A roster has one name a line; a list of names and passwords is one, too.

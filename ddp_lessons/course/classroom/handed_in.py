@@ -105,9 +105,7 @@ def _find(folder, stem, roster, say):
             wanted = [paths for paths in known if _candidates(files, paths)]
             if unread and not wanted:
                 raise learner_files.refusal(unread[0])
-    everything = [file for one in learners for file in one.files]
-    has_any = _is_any_in(everything, known) or any(one.errors for one in learners)
-    if not wanted or not has_any:
+    if not learners or not wanted:
         raise _nothing_there(folder, stem)
     return [_submission(one, paths) for one in learners for paths in wanted]
 
@@ -116,7 +114,8 @@ def _nothing_there(folder, stem=None):
     expected = exercises.find_exercise(stem or "00").blank.name
     return BadInput(
         f"Nothing was handed in: expected notebooks such as {expected} in the folder, or in "
-        f"a folder for each learner (got {folder}). Name the folder that holds them."
+        f"a folder for each learner (got {folder}). Name the folder that holds them. If it is this "
+        "one, name an exercise: then each folder in it has a row with what is there."
     )
 
 
