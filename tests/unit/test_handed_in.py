@@ -10,6 +10,7 @@ import pytest
 from paths import ROOT
 
 from ddp_lessons.course.classroom import handed_in, learner_files
+from ddp_lessons.course.learner.exercises import find_exercise
 from ddp_lessons.errors import BadInput
 
 NAME = "00_ranks.ipynb"
@@ -305,6 +306,31 @@ def test_with_an_exercise_named_each_folder_has_a_row_in_any_case(tmp_path):
         handed_in.find(tmp_path)
     (tmp_path / "empty").mkdir()
     assert found_in(tmp_path / "empty", "00", ["zoe"]) == {("zoe", "00_ranks"): "blank"}
+
+
+def test_an_exercise_that_no_learner_has_begun_has_no_row(tmp_path):
+    """
+    A learner of a hub has all exercises, and a day is enough for three: the others have no rows,
+    and a line counts them. Without any answer in the class, an exercise must be named.
+    """
+    for learner in ("ada", "bo"):
+        for number in ("00", "02", "03"):
+            path = find_exercise(number, ROOT).blank
+            hand_in(tmp_path / learner, path.name, path.read_text())
+    with pytest.raises(BadInput, match=r"^Nothing was begun: .*got 3 exercises .* Name an exer"):
+        handed_in.find(tmp_path)
+    assert len(handed_in.find(tmp_path, "00")) == 2
+    path = tmp_path / "bo" / "02_collectives.ipynb"
+    path.write_text(path.read_text().replace("is still blank", "is not blank"))
+    said = []
+    found = handed_in.find(tmp_path, say=said.append)
+    assert [(one.learner, one.paths.stem) for one in found] == [
+        ("ada", "02_collectives"),
+        ("bo", "02_collectives"),
+    ]
+    assert said == ["Exercises without a row, because no learner has begun them: 2."]
+    hand_in(tmp_path / "ada", "03_ring.ipynb", "cut off")
+    assert {one.paths.stem for one in handed_in.find(tmp_path)} == {"02_collectives", "03_ring"}
 
 
 def test_a_roster_is_read(tmp_path):

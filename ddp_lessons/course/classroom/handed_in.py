@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_lessons.course.classroom import home_files, learner_files
+from ddp_lessons.course.classroom import home_files, judged_notebook, learner_files
 from ddp_lessons.course.classroom.learner_files import Learner, shown
 from ddp_lessons.course.learner import exercises
 from ddp_lessons.errors import BadInput
@@ -51,14 +51,14 @@ def find(folder, stem=None, roster=(), say=lambda line: None):
     Return the Submissions in a folder, by learner and exercise.
 
     In a folder with a folder for each learner, every learner has one Submission for each exercise:
-    the named one, or each that anybody has handed in.
+    the named one, or each that at least one learner has begun.
 
     Args:
         folder: Path of one learner's folder, or of a folder that holds one for each learner.
         stem: One exercise, such as "02_collectives" or "02"; None for all exercises.
         roster: Names of learners who have one Submission for each exercise, too, if the folder has
             no folder of theirs.
-        say: Function that is called with a line about files that are left out.
+        say: Function that is called with a line about files and exercises that are left out.
 
     Raises:
         BadInput: The folder cannot be read, or holds no notebook of the course.
@@ -99,15 +99,47 @@ def _find(folder, stem, roster, say):
         missing = set(roster) - folders.keys()
         learners += [Learner(name, [], []) for name in missing]
         learners.sort(key=lambda one: one.name)
-        unread = [error for one in learners for error in one.errors]
         if not stem:
-            files = [file for one in learners for file in one.files]
-            wanted = [paths for paths in known if _candidates(files, paths)]
-            if unread and not wanted:
-                raise learner_files.refusal(unread[0])
+            wanted = _begun_exercises(folder, learners, say)
     if not learners or not wanted:
         raise _nothing_there(folder, stem)
     return [_submission(one, paths) for one in learners for paths in wanted]
+
+
+def _begun_exercises(folder, learners, say):
+    """
+    Return the NotebookPaths of the exercises that at least one learner has begun.
+
+    A learner of a hub has all exercises, and a day is enough for three.
+    """
+    files = [file for one in learners for file in one.files]
+    there = [paths for paths in exercises.all_exercises() if _candidates(files, paths)]
+    begun = [
+        paths for paths in there if any(_is_begun(_submission(one, paths)) for one in learners)
+    ]
+    errors = [error for one in learners for error in one.errors]
+    if errors and not begun:
+        raise learner_files.refusal(errors[0])
+    if not there:
+        raise _nothing_there(folder)
+    if not begun:
+        raise BadInput(
+            f"Nothing was begun: an answer in one exercise or more is expected (got {len(there)} "
+            f"exercises as the course has made them, in {folder}). Name an exercise: then every "
+            "learner has a row."
+        )
+    if num_left_out := len(there) - len(begun):
+        say(f"Exercises without a row, because no learner has begun them: {num_left_out}.")
+    return begun
+
+
+def _is_begun(submission):
+    if submission.path is None:
+        return submission.mistake != "blank" and not submission.is_unread
+    try:
+        return judged_notebook.make(submission.path, submission.paths).is_begun
+    except Exception:  # whatever a learner has written: the check of it says what is wrong
+        return True
 
 
 def _nothing_there(folder, stem=None):
