@@ -148,7 +148,8 @@ def check(
         Path | None, typer.Option(help="Write points as CSV.", metavar="FILE")
     ] = None,
     feedback: Annotated[
-        Path | None, typer.Option(help="Write a page for each learner.", metavar="FOLDER")
+        Path | None,
+        typer.Option(help="Write a page for each learner with an answer.", metavar="FOLDER"),
     ] = None,
     roster: Annotated[
         Path | None, typer.Option(help="Names of all learners, one a line.", metavar="FILE")

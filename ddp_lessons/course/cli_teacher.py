@@ -106,7 +106,7 @@ def grade(folder, stem=None, *, junit=None, points=None, feedback=None, roster=N
         stem: The lesson id of one exercise, or None for all exercises.
         junit: Path of the JUnit report to write, or None.
         points: Path of the gradebook to write as CSV, or None.
-        feedback: Path of the folder for a page for each learner, or None.
+        feedback: Path of the folder for a page for each learner who has begun something, or None.
         roster: Path of a file with the names of all learners, one a line, or None.
 
     Returns:
@@ -187,9 +187,17 @@ def _write_feedback(folder, checked, page_text):
     learners: dict = {}
     for one in checked:
         learners.setdefault(one.submission.learner, []).append(one)
+    num_pages = 0
     for learner, own in learners.items():
-        write(folder / f"{learner}.html", page_text(learner, own))
-    typer.echo(f"{len(learners)} pages of feedback are in {folder}")
+        path = folder / f"{learner}.html"
+        if any(one.is_begun for one in own):
+            write(path, page_text(learner, own))
+            num_pages += 1
+        else:  # a page of an earlier check would be handed back as this one's
+            path.unlink(missing_ok=True)
+    typer.echo(
+        f"{num_pages} pages of feedback are in {folder}, one for each learner with an answer"
+    )
 
 
 def progress_text():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ddp_lessons.course.classroom.feedback import page_text
 from ddp_lessons.course.classroom.handed_in import Submission
-from ddp_lessons.course.classroom.submissions import Checked
+from ddp_lessons.course.classroom.submissions import NOT_BEGUN, Checked
 from ddp_lessons.course.learner.exercises import Result, find_exercise, tasks_of_stem
 
 PATHS = find_exercise("00")
@@ -34,9 +34,29 @@ def test_a_page_has_verdict_message_and_answer_of_each_task():
 
 def test_where_nothing_ran_the_reason_stands_once():
     """
-    The page has the reason, and no tasks, for an exercise that was not handed in.
+    The page has the reason, and no tasks, for an exercise that cannot be read. The learner is sent
+    to the teacher, for whom the reason is written.
     """
-    submission = Submission("bo", PATHS, None, "Nothing was handed in: ...", "blank")
+    submission = Submission("bo", PATHS, None, "Not a notebook: ...", "unreadable")
     page = page_text("bo", [Checked(submission, [Result(TASK, False, submission.fault)], 0, 1)])
-    assert page.count("Nothing was handed in") == 1
+    assert "Ask your teacher, who has this message:</p>\n<pre>Not a notebook: ...</pre>" in page
+    assert page.count("Not a notebook") == 1
     assert "<h3>" not in page
+
+
+def test_one_line_names_all_exercises_without_an_answer():
+    """
+    The page does not list the tasks of exercises that the learner has not begun or not handed in.
+    """
+    other = find_exercise("02")
+    missing = Submission("bo", other, None, "Nothing was handed in: ...", "blank")
+    page = page_text(
+        "bo",
+        [
+            Checked(Submission("bo", PATHS, Path("x")), [Result(TASK, False, NOT_BEGUN)], 0, 1),
+            Checked(missing, [Result(TASK, False, missing.fault)], 0, 1),
+        ],
+    )
+    assert page.count("<p>No answer of yours was found in: 00_ranks, 02_collectives.</p>") == 1
+    assert "<h2>" not in page
+    assert "Nothing was handed in" not in page

@@ -24,12 +24,16 @@ def page_text(learner, checked):
     """
     Return a learner's page in HTML: for each task its verdict, what was judged, and the message.
 
+    The last line names the exercises that the learner has not begun.
+
     Args:
         learner: The learner's name.
         checked: List of the learner's Checked (see `submissions.check_all`).
     """
-    body = "\n".join(part for one in checked for part in _exercise(one))
-    return _PAGE.format(title=html.escape(f"Feedback for {learner}"), body=body)
+    parts = [part for one in checked if one.is_begun for part in _exercise(one)]
+    if rest := [html.escape(one.submission.paths.stem) for one in checked if not one.is_begun]:
+        parts.append(f"<p>No answer of yours was found in: {', '.join(rest)}.</p>")
+    return _PAGE.format(title=html.escape(f"Feedback for {learner}"), body="\n".join(parts))
 
 
 def _exercise(checked):
@@ -38,6 +42,7 @@ def _exercise(checked):
     if checked.submission.note:
         yield f"<p>{html.escape(checked.submission.note)}</p>"
     if not checked.answers:  # nothing ran, for one reason that holds for every task
+        yield "<p>This exercise was not judged. Ask your teacher, who has this message:</p>"
         yield _block(checked.results[0].told)
         return
     for result in checked.results:

@@ -47,6 +47,13 @@ class Checked:
     at_s: float
     answers: dict = field(default_factory=dict)
 
+    @property
+    def is_begun(self):
+        """
+        Whether the learner has handed in something for this exercise.
+        """
+        return self.submission.mistake != "blank" and self.results[0].told != NOT_BEGUN
+
 
 def check_all(submissions, limits=None, say=lambda checked: None, hidden=()):
     """

@@ -358,6 +358,24 @@ def test_points_are_one_a_task():
     ]
 
 
+def test_pages_are_for_learners_who_have_handed_in_something(tmp_path, monkeypatch):
+    """
+    A learner who has begun nothing gets no page of feedback, and keeps none of an earlier check's:
+    the pages of this folder are copied into homes.
+    """
+    monkeypatch.setattr(notebook_runs, "run_notebook", lambda path, apart: ({}, ""))
+    hand_in(tmp_path / "room" / "ada", RIGHT)
+    hand_in(tmp_path / "room" / "bo")
+    (tmp_path / "room" / "cy").mkdir()
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    (pages / "bo.html").write_text("yesterday's")
+    arguments = ["check", tmp_path / "room", "--feedback", pages]
+    shown = CliRunner().invoke(app, list(map(str, arguments)))
+    assert "1 pages of feedback are in" in shown.output
+    assert [path.name for path in pages.iterdir()] == ["ada.html"]
+
+
 def test_notebooks_for_nbgrader_have_a_point_on_each_check(tmp_path):
     """
     Each check cell is worth one point and follows nbgrader's published schema, and cells of answers
