@@ -45,15 +45,15 @@ def stage(name):
         raise
 
 
-def run(*words, cwd=None, **environment):
+def run(*words, cwd=None, status=0, **environment):
     """
-    Run a command as root, assert that it succeeds, and return what it prints.
+    Run a command as root, assert its exit status, and return what it prints.
     """
     env = {k: v for k, v in os.environ.items() if not k.startswith(("DDP_", "PYTHON", "GIT_"))}
     done = subprocess.run(
         list(map(str, words)), cwd=cwd, env=env | environment, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 
 
@@ -173,22 +173,25 @@ def test_a_day_from_the_first_login_to_the_feedback(hub, course, seats, pages):
         second.page.locator("#start").click()
         at_lab(second)
         assert NEW in (bo.notebooks / LESSON).read_text()
+    # These are the page's commands. The hub's environment takes the place of the clone's .venv.
+    collect, command = course / "workshop" / "collect.sh", hub.python.with_name("ddp-lessons")
+    active = {"VIRTUAL_ENV": str(hub.python.parents[1])}
     with stage("exercises are collected and checked"):
-        told = run(hub.python, "-m", "ddp_lessons.course.classroom.collecting", hub.folder / "in")
+        told = run(collect, hub.folder / "in", cwd=course, **active)
         folder, points, pages_of = told.split()[-1], hub.folder / "points.csv", hub.folder / "pages"
-        words = ("check", "00", "--folder", folder, "--points", points, "--feedback", pages_of)
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("DDP_", "PYTHON"))}
-        subprocess.run(
-            [*map(str, (*ddp_lessons, *words))],
-            env=env | {"DDP_LESSONS_ANSWERS_USER": "nobody"},
-            check=False,  # it ends with 1, because tasks are open
-        )
+        words = ("check", folder, "--points", points, "--feedback", pages_of)
+        env = {"DDP_LESSONS_ANSWERS_USER": "nobody"}
+        told = run(command, *words, cwd=course, status=1, **env)  # a task is open
+        assert "Exercises without a row, because no learner has begun them: 17." in told
+        has_page = [seat for seat in seats if (pages_of / f"{seat.name}.html").exists()]
+        assert has_page == [ada, bo]
         with points.open(newline="") as file:
             scores = {row["student_id"]: row["score"] for row in csv.DictReader(file)}
         expected = {seat.name: "0" for seat in seats[:-1]} | {ada.name: "1"}
         assert {name: scores[name] for name in expected} == expected
     with stage("the learner reads the feedback"):
-        run(hub.python, "-m", "ddp_lessons.course.classroom.collecting", "--feedback", pages_of)
+        run(collect, "--feedback", pages_of, cwd=course, **active)
+        assert not (seats[2].course / "feedback").exists()  # this learner has begun nothing
         (feedback,) = (bo.course / "feedback").iterdir()
         second.page.goto(bo.address(f"lab/tree/my-course/feedback/{feedback.name}", "reset&"))
         shown = second.page.frame_locator(".jp-HTMLViewer iframe")

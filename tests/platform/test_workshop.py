@@ -541,7 +541,7 @@ def test_shared_memory_goes_with_the_learner_s_last_process(room, config, tmp_pa
             path.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("name", ["install.sh", "learners.sh"])
+@pytest.mark.parametrize("name", ["install.sh", "learners.sh", "collect.sh"])
 def test_scripts_are_bash(name):
     """
     The scripts are valid bash: a syntax error would otherwise appear on a teacher's server.
