@@ -50,6 +50,8 @@ def test_page_s_bounds_are_those_of_the_configuration(config):
         assert f"`{name}`, {value} |" in PAGE
     (culler,) = config.JupyterHub.services
     assert f"`c.Spawner.mem_limit`, {config.Spawner.mem_limit} |" in PAGE
+    assert "cpu_limit" not in config.Spawner
+    assert "| not set; `c.Spawner.cpu_limit = 2` in your file sets it |" in PAGE
     assert "--timeout=7200" in culler["command"]
     assert "`DDP_LESSONS_IDLE_HOURS`, 2 |" in PAGE
 
