@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_lessons.course.classroom import home_files, judged_notebook, learner_files
-from ddp_lessons.course.classroom.learner_files import Learner, shown
+from ddp_lessons.course.classroom.learner_files import LearnerFiles, shown
 from ddp_lessons.course.learner import exercises
 from ddp_lessons.errors import BadInput
 
@@ -73,7 +73,7 @@ def find(folder, stem=None, roster=(), say=lambda line: None):
 def _find(folder, stem, roster, say):
     known = exercises.all_exercises()
     wanted = [exercises.find_exercise(stem)] if stem else known
-    own = Learner(folder.name, learner_files.files_in((folder, folder / "exercises")), [])
+    own = LearnerFiles(folder.name, learner_files.files_in((folder, folder / "exercises")), [])
     at_top = [file for paths in known for file in _candidates(own.files, paths)]
     folders = {path.name: path for path in learner_files.folders_in(folder)}
     is_course = folders.keys() >= {"exercises", "notebooks"}
@@ -97,7 +97,7 @@ def _find(folder, stem, roster, say):
                 "folder. Move it into its learner's."
             )
         missing = set(roster) - folders.keys()
-        learners += [Learner(name, [], []) for name in missing]
+        learners += [LearnerFiles(name, [], []) for name in missing]
         learners.sort(key=lambda one: one.name)
         if not stem:
             wanted = _begun_exercises(folder, learners, say)

@@ -22,7 +22,7 @@ _NOT_HANDED_IN = {".ipynb_checkpoints", "solutions", "notebooks"}
 
 
 @dataclass(frozen=True)
-class Learner:
+class LearnerFiles:
     """
     A learner's files, and the errors of folders that could not be read.
 
@@ -39,7 +39,7 @@ class Learner:
 
 def learner_in(folder):
     """
-    Return the Learner whose files are in a folder and below it.
+    Return the LearnerFiles of a folder and below it.
     """
     files, errors = [], []
     for where, folders, names in os.walk(folder, onerror=errors.append):
@@ -48,7 +48,7 @@ def learner_in(folder):
         folders[:] = sorted(
             name for name in folders if not name.startswith(".") and name not in _NOT_HANDED_IN
         )
-    return Learner(folder.name, files, errors)
+    return LearnerFiles(folder.name, files, errors)
 
 
 def files_in(folders):

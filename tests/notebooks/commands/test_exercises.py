@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from waiting import HANGS_AFTER_S
 
 from ddp_lessons.checks.kit.task_registry import find_task
+from ddp_lessons.course.classroom import answers_user
 from ddp_lessons.course.cli import app
 from ddp_lessons.course.learner import exercises
 from ddp_lessons.course.notebooks.canonical import read_notebook
@@ -29,9 +30,10 @@ PLACE = exercises.find_exercise("00", ROOT)
 @pytest.fixture(autouse=True)
 def state_folder(tmp_path, monkeypatch):
     """
-    Set a state folder for this test only.
+    Set a state folder for this test only. Answers are the learner's own, so they run as the test.
     """
     monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv(answers_user.USER_VARIABLE, "root")
 
 
 @pytest.fixture
