@@ -12,6 +12,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from packaging.version import Version
+from paths import ROOT
 
 from ddp_lessons import checks, hangs, launch
 from ddp_lessons.checks.kit import Case
@@ -19,6 +21,7 @@ from ddp_lessons.checks.kit.judging import CaseResult, judge_own
 from ddp_lessons.checks.kit.on_rank.rank_record import Call, RankRecord
 from ddp_lessons.checks.kit.shared.corpus import recorded_jobs
 from ddp_lessons.checks.kit.task_registry import find_task
+from ddp_lessons.course.doctor.doctor import NEWEST_TRIED_TORCH, OLDEST_TORCH
 from ddp_lessons.errors import WrongAnswer
 
 failed, hung = (importlib.import_module(find_task(number).module) for number in ("09.4", "10.1"))
@@ -48,11 +51,14 @@ every_stack = pytest.mark.parametrize("file", STACKS, ids=name_of)
 
 def test_each_task_has_a_corpus_of_each_version():
     """
-    Both tasks have recordings of the same torch versions. A version that one of them lacks would be
-    an interrupted recording.
+    Both tasks have a recording of each tested torch: the oldest, CI's and the newest one. Record
+    a missing one with `make corpus TORCH=2.14.1`.
     """
-    assert LOGS
-    assert [file.name for file in LOGS] == [file.name for file in STACKS]
+    (pinned,) = re.findall(r"^torch==([\d.]+)", (ROOT / "requirements.lock").read_text(), re.M)
+    tested = {Version(text).release[:2] for text in (OLDEST_TORCH, pinned, NEWEST_TRIED_TORCH)}
+    for corpora in (LOGS, STACKS):
+        recorded = {Version(file.stem.removeprefix("torch_")).release[:2] for file in corpora}
+        assert recorded == tested
 
 
 @every_corpus

@@ -18,7 +18,7 @@ from waiting import HANGS_AFTER_S
 from ddp_lessons.checks.kit.task_registry import find_task
 from ddp_lessons.course.classroom import answers_user
 from ddp_lessons.course.cli import app
-from ddp_lessons.course.learner import exercises
+from ddp_lessons.course.learner import exercises, notebook_runs
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.errors import BadInput
 from ddp_lessons.jobs.owned import run_owned
@@ -132,7 +132,7 @@ def test_check_refuses_a_check_that_need_not_hold(mine, monkeypatch, tag):
     (cell,) = [cell for cell in notebook.cells if cell.source == "check.my_items()"]
     cell.metadata["tags"] = [*cell.metadata.get("tags", []), tag]
     nbformat.write(notebook, path)
-    monkeypatch.setattr(exercises, "_run", lambda path, apart: ({}, ""))  # nothing fails
+    monkeypatch.setattr(notebook_runs, "run_notebook", lambda path: ({}, ""))  # nothing fails
     shown = invoke("check", "00", "--folder", mine)
     assert shown.exit_code == 1
     assert "was changed or is missing" in shown.output
@@ -154,7 +154,7 @@ def test_a_check_that_nbval_excuses_is_open(mine, monkeypatch):
         return subprocess.CompletedProcess(command, 1, "", "")
 
     solve(mine)
-    monkeypatch.setattr(exercises.subprocess, "run", write_report)
+    monkeypatch.setattr(notebook_runs.subprocess, "run", write_report)
     shown = invoke("check", "00", "--folder", mine)
     assert shown.exit_code == 1
     assert "a cell above it took longer than 60 s" in shown.output
