@@ -22,10 +22,10 @@ lab: setup ## Open JupyterLab at lesson 00. More arguments: make lab ARGS="--por
 test: setup ## Run the tests. Some of them: make test ARGS="-k ring" or ARGS=tests/platform
 	@$(PY) scripts/run_tests.py $(ARGS)
 
-test-all: setup ## Run every test, part by part; goes on where it was ended. Takes an hour.
+test-all: setup ## Run every test, part by part; goes on where it was ended. Takes two hours.
 	@$(PY) scripts/run_tests.py --all $(ARGS)
 
-bank: setup ## Try every wrong answer to every task. Of a lesson: make bank ARGS="-k 03."
+bank: setup ## Try wrong answers to every task (timed ones: make test-all). A lesson: make bank ARGS="-k 03."
 	@$(PY) scripts/run_tests.py tests/answers/bank -m "not alone" $(ARGS)
 
 fault: setup ## Play faults on ranks: make fault ARGS=17 (a seed) or ARGS="--kind NAME 5".

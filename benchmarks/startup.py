@@ -29,6 +29,8 @@ from figures import (
 from kernel import BenchmarkFailed
 from machine import describe_machine, machine_slug
 
+from ddp_lessons.ranks.system import clocks
+
 RESULTS = Path(__file__).with_name("results")
 MEASUREMENTS = {
     "start": starting.measure,
@@ -182,6 +184,12 @@ def main(argv):
         int: Exit status: 1 if a limit is missed or nothing could be measured.
     """
     arguments = parse_arguments(argv)
+    if clocks.SCALE != 1:
+        print(
+            f"Stretched limits: unset {clocks.SCALE_VARIABLE} (got {clocks.SCALE}).",
+            file=sys.stderr,
+        )
+        return 1
     machine = describe_machine()
     if machine["load"] > machine["num_cores"] / 2:
         print(f"This machine is busy (load {machine['load']}): do not trust these times.")
