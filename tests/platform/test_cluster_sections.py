@@ -2,7 +2,7 @@
 Tests that run the files and commands of the lessons' sections "On your own cluster".
 
 There are no GPUs and no second machine here. So the files run on CPUs with Gloo, with two processes
-on each node. The two nodes are two `torchrun` on this machine, or those of a throw-away Slurm.
+on each node. The two nodes are hosts that `scripts/hosts.sh` makes, or those of a temporary Slurm.
 """
 
 import os
@@ -17,6 +17,7 @@ from lessons import STEMS, sources
 from throw_away_slurm import needs_slurm, running_slurm
 
 from ddp_lessons.launch import free_port
+from ddp_lessons.many_machines import TestBed, why_no_hosts
 
 LIMIT_S = 150.0
 """
@@ -115,6 +116,13 @@ WITH_CLUSTER = [stem for stem in STEMS if any(blocks(stem, "python")) and comman
 WITH_SLURM = [stem for stem in WITH_CLUSTER if blocks(stem, "bash")]
 
 
+def test_every_core_lesson_has_files_and_commands():
+    """
+    Lessons 01 to 08 have a section for a cluster. A lesson without one would have no test below.
+    """
+    assert WITH_CLUSTER[:8] == STEMS[1:9]
+
+
 @pytest.mark.parametrize("stem", WITH_CLUSTER)
 def test_one_node_runs_the_file(stem, tmp_path):
     """
@@ -138,27 +146,31 @@ def test_checkpoint_of_a_shorter_run_is_continued(tmp_path):
     assert saved == [["1", "2"], ["3", "4", "5"]]
 
 
-@pytest.mark.parametrize("stem", WITH_CLUSTER)
-def test_two_nodes_run_the_file(stem, tmp_path):
+@pytest.fixture(scope="module")
+def bed():
     """
-    The command for two nodes, given twice, makes one world of both.
+    Two hosts, node1 and node2, which share this machine's files and cores.
     """
-    two_nodes = [command for command in commands(stem) if "--nnodes=2" in command]
-    if not two_nodes:
-        pytest.skip("its two nodes are under Slurm")
+    if reason := why_no_hosts():
+        pytest.skip(reason)
+    with TestBed(2) as hosts:
+        yield hosts
+
+
+@pytest.mark.parametrize("stem", [stem for stem in WITH_CLUSTER if stem not in WITH_SLURM])
+def test_two_nodes_run_the_file(stem, bed, tmp_path):
+    """
+    The command for two nodes, given on both, makes one world of both.
+    """
     write_script(stem, tmp_path, world_size=4)
-    [command] = two_nodes
-    words = words_of(command, free_port())
-    started = [
-        subprocess.Popen(
-            words, cwd=tmp_path, env=environment(), text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    ended = [process.communicate(timeout=LIMIT_S) for process in started]
-    assert [process.returncode for process in started] == [0, 0], ended
-    assert "".join(printed for printed, _ in ended).strip()
+    [command] = [command for command in commands(stem) if "--nnodes=2" in command]
+    command = command.replace("--nproc-per-node=8", "--nproc-per-node=2")
+    path = shlex.quote(str(Path(sys.executable).parent))
+    words = ["sh", "-c", f'cd {tmp_path} && PATH={path}:"$PATH" exec env {command}']
+    jobs = [bed.start(number, words) for number in (1, 2)]
+    statuses = [job.wait(LIMIT_S) for job in jobs]
+    assert statuses == [0, 0], "\n".join(job.stderr for job in jobs)
+    assert "".join(job.stdout for job in jobs).strip()
 
 
 @needs_slurm
