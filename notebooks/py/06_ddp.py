@@ -681,9 +681,9 @@ ok("gradients lie in their buckets", step_of_the_kept_gradient=step)
 # | `--nproc-per-node=8`, `--nnodes=2` | DDP divides by the world size: 8, or 16. |
 # | `--standalone`, the three `--rdzv` options | How the processes find each other: [lesson 01](01_process_group.ipynb). |
 #
-# We ran the file with two and with four processes on CPUs, with `"gloo"` and `"cpu"` in place of
-# `"nccl"` and `"cuda"`, and without `set_device`, `.cuda()` and `device_ids`. On GPUs and on two nodes
-# it was not run.
+# We ran both commands with two processes a node and both nodes on the CPUs of one machine, with
+# `"gloo"` and `"cpu"` in place of `"nccl"` and `"cuda"`, and without `set_device`, `.cuda()` and
+# `device_ids`. On GPUs the file was not run.
 
 # %% [markdown] tags=["recap"]
 # You have found which of four scripts averages gradients, and predicted what DDP sends in its first and

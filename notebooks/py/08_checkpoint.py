@@ -709,9 +709,9 @@ ok("a file that loads may be wrong", load_of_a_damaged_file=letter)
 # ## On your own cluster
 #
 # This file, `train.py`, is complete: it trains a small model on random data, saves after each epoch, and
-# continues after the last saved epoch if it is started again. We ran it with two and with four processes
-# on the CPUs of one machine, with `"gloo"` in place of `"nccl"`, and without `set_device`, `.cuda()` and
-# `device_ids`. On GPUs and on two nodes it was not run.
+# continues after the last saved epoch if it is started again. We ran the commands below with two
+# processes a node and both nodes on the CPUs of one machine, with `"gloo"` in place of `"nccl"`, and
+# without `set_device`, `.cuda()` and `device_ids`. On GPUs the file was not run.
 #
 # ```python
 # import os
