@@ -14,9 +14,10 @@ ranks = start_ranks(4)
 # %% [markdown] tags=["task"]
 # ## 06.1 A half-precision hook with error feedback
 #
-# Write a communication hook that averages each bucket over all ranks, and sends it in bfloat16. Rounding
-# takes a small part away from each number of this rank's message. Keep this part, the residual, and add it
-# to the rank's next message, so that almost nothing is lost in the sum over all steps.
+# Write a communication hook that averages each bucket over all ranks, and sends it in bfloat16.
+# Rounding takes a small part away from each number of this rank's message. Keep this part, the
+# residual, and add it to the rank's next message, so that almost nothing is lost in the sum over all
+# steps.
 #
 # `bucket.buffer()` is the flat tensor of the gradients, (n,) float32 or float64. `bucket.parameters()`
 # lists the parameters in the order in which their gradients lie in it. `residuals` is the hook's state: a
@@ -69,19 +70,19 @@ check.half_hook.picture()
 # %% [markdown] tags=["task"]
 # ## 06.2 Find the unused branch
 #
-# In the lesson, DDP's error named the unused parameters of one rank. Here you find those of all ranks,
-# before any step: ranks may use different parts of the model. To look for `.grad` being None is not
-# enough, because `.grad` may hold gradients of an earlier step.
+# In the lesson, DDP's error named the unused parameters of one rank. Here you find those of all
+# ranks, before the model is wrapped, because ranks may use different parts of it. To look for `.grad`
+# being None is not enough, because `.grad` may hold gradients of an earlier backward.
 #
-# `model` is not wrapped in DDP yet, and `loss` is this rank's loss, computed with it. Return two lists of
-# parameter names, `freeze` and `find`. They are the same on every rank, and in the order of
-# `model.named_parameters()`. `freeze` has the parameters that the loss of no rank reaches. `find` has those
-# that the losses of some ranks reach, and those of others do not: they need `find_unused_parameters=True`.
-# Parameters that are frozen already are in neither list.
+# `model` is not wrapped in DDP yet, and `loss` is this rank's loss, computed with it. Return two
+# lists of parameter names, `freeze` and `find`. They are the same on every rank, and in the order of
+# `model.named_parameters()`. `freeze` has the parameters that the loss of no rank reaches. `find` has
+# those that the losses of some ranks reach, and those of others do not: they need
+# `find_unused_parameters=True`. Parameters that are frozen already are in neither list.
 #
-# The loss of each rank reaches at least one parameter that is not frozen. Leave the model and each `.grad`
-# as they are. `loss` is not used after your function, so its graph may be freed. The price, on each
-# rank: 1 collective, into which at most 8 bytes go for each parameter.
+# The loss of each rank reaches at least one parameter that is not frozen. Leave the model and each
+# `.grad` as they are. `loss` is not used after your function, so its graph may be freed. The price,
+# on each rank: 1 collective, into which at most 8 bytes go for each parameter.
 
 # %% tags=["answer"]
 # %%px
@@ -112,7 +113,8 @@ def find_unused(model, loss):
 check.find_unused()
 
 # %% [markdown] tags=["task"]
-# Each row is a rank: the heads that its loss used, and the weights on your two lists. Biases are left out.
+# Each row is a rank: the heads that its loss used, and the weights on your two lists. Biases are left
+# out.
 
 # %% tags=["picture"]
 check.find_unused.picture()
@@ -120,13 +122,14 @@ check.find_unused.picture()
 # %% [markdown] tags=["task"]
 # ## 06.3 Pool BatchNorm's statistics
 #
-# `layer` is a `BatchNorm1d` of C channels with momentum 1, so its `running_mean` (C,) and `running_var`
-# (C,) are those of this rank's last batch. That batch had `num_samples` samples, 2 or more, and other ranks
-# may have had other numbers. On every rank, replace both by the statistics that one process would have
-# after a single batch of all ranks' samples. They stay float32, and nothing else of the layer changes.
+# `layer` is a `BatchNorm1d` of C channels with momentum 1, so its `running_mean` (C,) and
+# `running_var` (C,) are those of this rank's last batch. That batch had `num_samples` samples, 2 or
+# more, and other ranks may have had other numbers. On every rank, replace both by the statistics that
+# one process would have after a single batch of all ranks' samples. They stay float32, and nothing
+# else of the layer changes.
 #
-# `running_var` is the sum of the squared distances from the mean, divided by the number of samples minus 1.
-# Means may be near 1,000 while variances are near 1. The price: at most 2 collectives.
+# `running_var` is the sum of the squared distances from the mean, divided by the number of samples
+# minus 1. Means may be near 1,000 while variances are near 1. The price: at most 2 collectives.
 
 # %% tags=["answer"]
 # %%px
@@ -168,15 +171,15 @@ check.pool_statistics.picture()
 # %% [markdown] tags=["task"]
 # ## 06.4 Repair four broken scripts
 #
-# Each script has one mistake that guides make. All four should do the same: train `net` with one step for
-# each batch, by the mean of all ranks' gradients, so that every rank ends with the same weights. Every rank
-# gets an equal `net`, and `batches` of its own: a list of pairs of inputs (n, 6) and targets (n, 1). In
-# script 3, `net.spare` is a head that the loss does not use. It stays as it is. In script 4, rank 0 also
-# returns the loss of the trained model, in eval mode, on `test`, a pair that is in no batch. BatchNorm's
-# statistics may then be those of rank 0, or of all ranks.
+# Each script has one mistake that guides make. All four should do the same: train `net` with one step
+# for each batch, by the mean of all ranks' gradients, so that every rank ends with the same weights.
+# Every rank gets an equal `net`, and `batches` of its own: a list of pairs of inputs (n, 6) and
+# targets (n, 1). In script 3, `net.spare` is a head that the loss does not use. It stays as it is. In
+# script 4, rank 0 also returns the loss of the trained model, in eval mode, on `test`, a pair that is
+# in no batch. BatchNorm's statistics may then be those of rank 0, or of all ranks.
 #
-# In each script, delete the line that raises, and repair the lines below it. One check tries all four, and
-# says which one is still broken, and how. The price: wrap a model at most once.
+# In each script, delete the line that raises, and repair the lines below it. One check tries all
+# four, and says which one is still broken, and how. The price: wrap a model at most once.
 
 # %% tags=["answer"]
 # %%px

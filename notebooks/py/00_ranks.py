@@ -255,8 +255,8 @@ ok("an error on one rank costs the group, and no variable", models_kept=num_kept
 # When a machine's main memory runs out, the system ends a process by the signal SIGKILL. (A GPU whose
 # memory runs out raises an ordinary error instead.) Nothing that the process had in memory is left,
 # and no `except` or `finally` of it runs. In these notebooks a new process with empty memory starts
-# in its place, and gets its rank. (`torchrun` would end the other three processes, too. With its option
-# `--max-restarts` it then starts all four anew.)
+# in its place, and gets its rank. (`torchrun` would also end the other three processes. With its
+# option `--max-restarts=1` it then starts all four anew, once.)
 #
 # We set up the new process as before: it imports everything, and makes a model with random weights.
 # Then all four ranks wrap their models in DDP.
@@ -307,10 +307,10 @@ print(f"{num_good} of 4 ranks have a good model in the wrapper")
 # replicas of all ranks, and rank 0 is the new process. Its random weights overwrote what the other
 # three ranks had wrapped. If rank 1 had been killed, the same cells would have worked.
 #
-# Fortunately, the ranks wrapped copies: the three good models still exist as `own_model`. The repair is to send one of them to all
-# ranks before DDP wraps anything. First the ranks tell each other which of them are new, and each
-# finds the first rank that is not: the survivor. Then the survivor sends its weights to all. (Lesson 02
-# explains both calls.)
+# Fortunately, the ranks wrapped copies: the three good models still exist as `own_model`. The repair
+# is to send one of them to all ranks before DDP wraps anything. First the ranks tell each other which
+# of them are new, and each finds the first rank that is not: the survivor. Then the survivor sends
+# its weights to all. (Lesson 02 explains both calls.)
 
 # %% tags=["mend"]
 # %%px
@@ -393,7 +393,7 @@ print(f"CUDA libraries from outside: {len(outside)}")
 # need the driver, and no toolkit: [claim C01](claims.md) is **false**. You need the toolkit, or at least
 # its compiler `nvcc`, only to compile CUDA code of your own, or packages that are not distributed in
 # compiled form. (A PyTorch built for CPUs loads no CUDA library at all, so there the 0 decides nothing.
-# `ddp-lessons doctor`, in a terminal, says for which of the two yours was built.)
+# `ddp-lessons doctor`, in a terminal, says whether your PyTorch was built for GPUs or for CPUs.)
 
 # %% tags=["check"]
 num_outside = max(len(files) for files in ranks.view["outside"])

@@ -28,9 +28,9 @@ ranks = start_ranks(4)
 # ## What can processes share before they are connected?
 
 # %% [markdown] tags=["explain"]
-# Imagine four processes that have just started, perhaps on four machines. They share no memory, and none of them
-# knows where the others are. To connect, they would have to exchange their addresses; but to
-# exchange anything, they would have to be connected.
+# Imagine four processes that have just started, perhaps on four machines. They share no memory, and
+# none of them knows where the others are. To connect, they would have to exchange their addresses;
+# but to exchange anything, they would have to be connected.
 #
 # A **store** solves this. It is a dictionary that all processes can read and write. Usually one process
 # keeps it in its memory, and the others reach it by TCP, the protocol that carries bytes between two
@@ -195,7 +195,7 @@ for error in ranks[0]["errors"]:  # those of rank 0
 # a launcher.
 
 # %% [markdown] tags=["explain"]
-# There are three ways to tell a process **its rank, the world size and the store**. The ranks now join
+# There are three ways to tell a process these facts. The ranks now join
 # three times, once in each way. To see that all four have met, rank r brings the number 10^r: 1, 10, 100
 # or 1000. `all_reduce` adds the numbers of all ranks, and writes the sum into the tensor of every rank.
 # So each digit 1 of the sum stands for one rank.
@@ -304,7 +304,7 @@ if rank in (0, 3):
 # number, and by places:
 #
 # - **Each rank counts its own calls of `new_group`**, and the count is the number of the group.
-# - The members of a new group meet at the store, under this number. Each member sets one key there for
+# - With Gloo, the members of a new group meet at the store, under this number. Each member sets one key there for
 #   its place in the list of members, and waits until there is a key for every place.
 #
 # In the list `[0, 3]`, rank 0 has place 0, and rank 3 has place 1. Fill in the table with what the next
@@ -342,17 +342,18 @@ print(f"{num_past} ranks got past the call")
 # | 3 | `pair`: places 0 and 1 | `everyone`: places 1 and 2 |
 # | 4 | `everyone`: places 0 and 3 | nothing |
 #
-# Under number 3, ranks 1 and 2 wait for a key of place 3, which nobody sets. Under number 4, ranks 0 and 3
-# wait for the keys of places 1 and 2, which nobody sets either. This is a **deadlock**: every rank waits
-# for something that can no longer happen.
+# Under number 3, ranks 1 and 2 wait for a key of place 3, which nobody sets. Under number 4, ranks 0
+# and 3 wait for the keys of places 1 and 2, which nobody sets either. This is a **deadlock**: every
+# rank waits for something that can no longer happen.
 #
 # A script would now stand still until its timeout. The cells of this course recognise a deadlock. The
-# report's first sentence says what the table says: number 3 stands for two groups. Below it is a line for
-# each rank: the line of the cell at which the rank stands, the call that it is in, and the ranks that it
-# waits for. Rank 1 waits for ranks 0 and 3, because they have not created `everyone` under number 3, and
-# rank 0 waits for ranks 1 and 2 under number 4. Then the ranks were released, and joined a new group.
-# The subgroups ended with the old one, so the report says which variables to make again. But the cell that
-# made `pair` is the mistake: do not run it again.
+# report's first sentence says what the table says: number 3 stands for two groups. Below it is a line
+# for each rank: the line of the cell at which the rank stands, the call that it is in, and the ranks
+# that it waits for. Rank 1 waits for ranks 0 and 3, because they have not created `everyone` under
+# number 3, and rank 0 waits for ranks 1 and 2 under number 4. Then the ranks were released, and
+# joined a new group. The subgroups ended with the old one, so the report says which variables to make
+# again. But do not run the cell that made `pair` again, because only two ranks call `new_group` in
+# it.
 #
 # So the rule is: **every rank calls `new_group` for every group, in the same order, also for groups
 # that it is not in.** A rank that is not a member only raises its count. (With the option
@@ -410,9 +411,9 @@ if rank != 2:
 # %% [markdown] tags=["predict"]
 # Three ranks have arrived. Which of these tells each of them, within a second, which rank is missing?
 # (a) Each calls `store.add("num_arrived", 1)`, and looks how large the sum gets. (b) Each sets a key
-# with its own number, such as `arrived/3`; when all three have done so, each calls `check` for the keys
-# of ranks 0 to 3. (c) The same as (b), with `get` in place of `check`. (The cells that try it unfold when
-# you have run your prediction.)
+# with its own number, such as `arrived/3`; when all three have done so, each calls `check` for the
+# keys of ranks 0 to 3. (c) The same as (b), with `get` in place of `check`. (The cells that try one
+# of these ways unfold when you have run your prediction.)
 
 # %% tags=["predict"]
 predict("way_to_find_the_missing", "...")
@@ -431,9 +432,10 @@ if rank != 2:
     print(f"missing: {missing}")
 
 # %% [markdown] tags=["read"]
-# (b): all three ranks that have arrived know that rank 2 is missing. `check` does not wait, and it needs no
-# answer from the missing rank: the absent key is the answer. This is **calling the roll**. The sum of
-# (a) would say how many have arrived, but not which. In (c), `get` would wait at the key `arrived/2`.
+# (b): all three ranks that have arrived know that rank 2 is missing. `check` does not wait, and it
+# needs no answer from the missing rank: the absent key is the answer. This is **calling the roll**.
+# The sum of (a) would say how many have arrived, but not which. In (c), `get` would wait at the key
+# `arrived/2`.
 #
 # One look was enough here, because a notebook starts a cell when the cell before has ended on all ranks.
 # A script must look again and again, until all keys exist or a deadline is over. You write this loop in
@@ -471,9 +473,10 @@ ok("keys in a store tell which rank is missing", way_to_find_the_missing=letter)
 # ## More: which backends can you choose?
 
 # %% [markdown] tags=["explain"]
-# A popular guide says: choose among NCCL, Gloo and MPI. MPI is the oldest of the
-# three, and most clusters have an MPI library installed. Below, each rank tries to make a group of
-# itself alone with each of the three. (A `HashStore` is a store for one process.)
+# A popular guide says: choose among NCCL, Gloo and MPI. MPI is the oldest of the three, and most
+# clusters have an MPI library installed. torch can use a backend only if it was built with it, and
+# the torch that pip installs was built where no MPI library was. Below, each rank tries to make a
+# group of itself alone with each of the three. (A `HashStore` is a store for one process.)
 
 # %% [markdown] tags=["predict"]
 # On how many of our four ranks can a group with MPI be made?
@@ -509,12 +512,13 @@ print(backends_table())
 
 # %% [markdown] tags=["read"]
 # MPI makes a group on 0 ranks, Gloo on all 4. A backend is compiled into torch, or it is not, and the
-# torch that pip installs is built without MPI. An MPI library on the machine does not change that. The
-# table says for each backend whether your torch has it, and why not. (NCCL also needs a GPU. You will hardly
-# need the last two, UCC and XCCL.)
+# torch that pip installs is built without MPI. An MPI library on the machine does not change that.
+# The table says for each backend whether your torch has it, and why not. (NCCL also needs a GPU. You
+# will hardly need the last two, UCC and XCCL.)
 #
-# So [claim C03](claims.md) is **half true**: the three names exist, but you choose among those that your torch was
-# built with. In practice, take NCCL for tensors on NVIDIA GPUs and Gloo for tensors on CPUs.
+# So [claim C03](claims.md) is **half true**: the three names exist, but you choose among those that
+# your torch was built with. In practice, take NCCL for tensors on NVIDIA GPUs and Gloo for tensors on
+# CPUs.
 
 # %% tags=["check"]
 num_gloo = sum(backends["gloo"] for backends in ranks.view["is_possible"])
@@ -548,9 +552,10 @@ ok("C03 is half true: torch must be built with it", ranks_with_mpi=num_mpi)
 # $ torchrun --standalone --nproc-per-node=8 train.py
 # ```
 #
-# Each of the 8 processes brings 10, so each prints 80.0. `torchrun` starts the processes, and sets the four
-# variables of way 1 for each of them. It also sets `LOCAL_RANK`, the number of the process on its own
-# node, by which each process chooses its GPU. Without `set_device` all 8 processes would use GPU 0.
+# Each of the 8 processes brings 10, so each prints 80.0. `torchrun` starts the processes, and sets
+# the four variables of way 1 for each of them. It also sets `LOCAL_RANK`, the number of the process
+# on its own node, by which each process chooses its GPU. Without `set_device` all 8 processes would
+# use GPU 0.
 #
 # **Two nodes**, `node1` and `node2`. Run the same command on both:
 #
@@ -566,13 +571,14 @@ ok("C03 is half true: torch must be built with it", ranks_with_mpi=num_mpi)
 # | `--rdzv-id=42` | a name of this job, the same on both nodes |
 # | `--standalone` | in place of the three `--rdzv` options, on one node: `torchrun` finds a free port itself |
 #
-# The two `torchrun` processes meet at this store first, and agree on the ranks 0 to 15. Only then do they
-# start your script. The nodes must be able to reach each other at all ports, because tensors travel
-# at others. If `node2` is down, `torchrun` on `node1` waits for some minutes, and no process of
-# your script exists yet. If a process dies, `torchrun` ends all others. So with a launcher you need
-# the roll call only for a process that hangs before it joins. (These commands were run with two
-# processes a node and both nodes on one machine, without GPUs: with `"gloo"` in place of `"nccl"`, and
-# without the lines that choose a GPU.)
+# The two `torchrun` processes meet at this store first, and agree on the ranks 0 to 15. Only then do
+# they start your script. The nodes must be able to reach each other at all ports, because tensors
+# travel at others. If `node2` is down, `torchrun` on `node1` waits for some minutes, and no process
+# of your script exists yet. If a process dies, the `torchrun` of its node ends the other processes of
+# that node. Those of the other node end when their own calls fail or time out. So with a launcher you
+# need the roll call only for a process that hangs before it joins. (These commands were run with two
+# processes a node and both nodes on one machine, without GPUs: with `"gloo"` in place of `"nccl"`,
+# and without the lines that choose a GPU.)
 
 # %% [markdown] tags=["recap"]
 # You have joined ranks to a group in three ways, created smaller groups, and found the rank that

@@ -217,8 +217,8 @@ print(mean.item())
 
 # %% [markdown] tags=["predict"]
 # A training loop keeps the sum of its losses in `total`. In each step, every rank adds its own loss
-# to `total`, and then an all-reduce adds up the four totals for the log. To make it simple, every
-# loss is 1. Which number does rank 0 log after the third step?
+# to `total`, and then `dist.all_reduce(total)` adds up the four totals for the log. To make it
+# simple, every loss is 1. Which number does rank 0 log after the third step?
 
 # %% tags=["predict"]
 predict("logged_after_three_steps", ...)
@@ -305,8 +305,9 @@ if rank == 0:
         print(f"{event.name}: {event.input_bytes} bytes in, {event.output_bytes} out")
 
 # %% [markdown] tags=["read"]
-# Both ways are equal: every rank holds 1111, 2222, 3333 and 4444. So **a reduce-scatter and
-# then an all-gather is an all-reduce.** Lesson 03 builds an all-reduce from these two halves.
+# The two calls and the one `all_reduce` give every rank the same numbers: 1111, 2222, 3333 and 4444.
+# So **a reduce-scatter and then an all-gather is an all-reduce.** Lesson 03 builds an all-reduce from
+# these two halves.
 #
 # Four numbers have 32 bytes, and one number has 8. After a reduce-scatter a rank holds a quarter of what
 # it gave, and after an all-gather four times as much. The recap's table has these sizes for every call.
@@ -347,9 +348,9 @@ has_waited = min(ranks.view["left_at_s"]) > max(ranks.view["arrived_at_s"])
 print(f"no rank left before the last one had arrived: {has_waited}")
 
 # %% [markdown] tags=["explain"]
-# So ranks 1 to 3 stood still. They need not: with `async_op=True` a collective only starts, and returns
-# a **handle** at once. The rank computes something else, and calls `handle.wait()` before it needs the
-# result:
+# So ranks 1 to 3 stood still. A rank that has other work need not stand still: with `async_op=True` a
+# collective only starts, and returns a **handle** at once. The rank computes something else, and
+# calls `handle.wait()` before it needs the result:
 
 # %% tags=["run"]
 # %%px
@@ -492,7 +493,8 @@ print(f"received {incoming.item()}")
 
 # %% [markdown] tags=["explain"]
 # Collectives can fail to meet, too. In the next cell, rank 0 is to print the sum of all losses. No
-# other rank needs the sum, so the author lets only rank 0 ask for it. Then all ranks meet at a barrier.
+# other rank needs the sum, so the author lets only rank 0 ask for it. Then all ranks are to meet at a
+# barrier.
 
 # %% tags=["break", "raises-exception"]
 # %%px
@@ -765,8 +767,9 @@ ok("rows became columns", third_on_rank_one=columns[1][2])
 # Rule of thumb: **make the same collectives in the same order on all ranks, and clone what you still
 # need.**
 #
-# To choose a call, use this table. In it, n is the size of one tensor, and w the number of ranks. A
-# list holds w tensors, so it has `w * n` numbers.
+# To choose a call, use this table. In each row, n is how many numbers one tensor of that call has (1
+# for our `reduce_scatter`, 4 for our `all_reduce`), and w is the number of ranks. A list holds w
+# tensors, so it has `w * n` numbers.
 #
 # | call | gives | gets | numbers on a rank | use it for | in place |
 # | --- | --- | --- | --- | --- | --- |

@@ -375,7 +375,8 @@ print(f"{num_finished} of {world_size} ranks reached the end")
 # process exits, Gloo's connections to that process close, and the three ranks get an error. If rank 0
 # goes on to its next epoch, its next all-reduce pairs with their third one, because torch pairs calls by
 # their order ([lesson 02](02_collectives.ipynb)). Then all ranks continue without an error, in different
-# epochs, and a learning rate that changes by epoch makes the replicas differ.
+# epochs, and a learning rate that changes by epoch makes the replicas differ. When rank 0 has finished
+# its last epoch, the others wait again.
 #
 # If each rank knows its number of batches before the epoch, the repair is cheap. Agree on the
 # smallest number, and stop there on all ranks:
@@ -523,7 +524,8 @@ predict("samples_for_a_slow_rank", ...)
 # The share of a rank follows from the list of throughputs: `num_samples * throughput / total`, where
 # `total` is the sum of the list. In a real job, measure the throughput of each rank, and collect the
 # list by `gather_throughputs` of `ddp_lessons.samplers`. All ranks shuffle alike. Then each rank takes
-# its share of the order, and cuts it into three batches, because all ranks must make equally many steps:
+# its share of the order. All ranks must make equally many steps, and a step has 40 samples on all ranks
+# together. So each rank cuts its share into 120 / 40 = 3 batches:
 
 # %% tags=["run"]
 # %%px
@@ -537,7 +539,8 @@ plain_batches = [own_order[i : i + size] for i in range(0, own_share, size)]
 print(f"my share: {own_share} samples, in {len(plain_batches)} batches of {size}")
 
 # %% [markdown] tags=["explain"]
-# `BalancedBatchSampler` does these lines. It also draws another order in each epoch that `set_epoch`
+# `BalancedBatchSampler` yields the same batches, as lists of indices. The loader takes it as
+# `batch_sampler`. It also draws another order in each epoch that `set_epoch`
 # announces, and rounds shares that are not whole.
 #
 # Batches of unequal size need care: DDP's mean gives each rank the same weight, so a sample in a
@@ -588,7 +591,8 @@ timeline_plot(tracks, "time in ms: equal shards, other rate, balanced shards")
 # Rank 3 gets 12 samples, not 10: the samples that it loses go to the other ranks, which then need
 # longer, too. The picture shows three epochs of three steps. Solid bars are compute, and dotted
 # bars are waiting for the last rank. (Hatching is communication: an all-reduce in each step. In the
-# second step DDP also broadcasts its new buckets.) In the first two epochs ranks 0 to 2 wait for rank
+# second step of the first epoch, DDP also broadcasts which gradients it will send together: [lesson
+# 05](05_replicas.ipynb).) In the first two epochs ranks 0 to 2 wait for rank
 # 3 in each step. In the last epoch they hardly wait.
 #
 # [Claim C08](claims.md) says that load is balanced by changing the learning rate. It is **false**:

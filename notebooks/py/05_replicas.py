@@ -214,10 +214,12 @@ ok("C12 is half true: divide for a mean loss", loss_that_needs_no_division=lette
 #   bucket.
 # - As soon as the open bucket holds its cap **or more**, close it. A gradient is never cut in two.
 #
-# Two kinds of parameters need care. A **frozen** parameter has `requires_grad=False`: its `.grad` stays
-# None, so a loop over gradients must skip it. A **tied** parameter belongs to two layers, for example to
-# the first and the last one. Its gradient is the sum over both uses. `model.parameters()` yields it once,
-# at its first place, so a loop over `model.parameters()` also sends it once.
+# Two kinds of parameters need care. A **frozen** parameter has `requires_grad=False`: its `.grad`
+# stays None, so a loop over gradients must skip it. (Test `requires_grad` for this. The `.grad` of a
+# trained parameter can be None on some ranks only: see the first "More".) A **tied** parameter
+# belongs to two layers, for example to the first and the last one. Its gradient is the sum over both
+# uses. `model.parameters()` yields it once, at its first place, so a loop over `model.parameters()`
+# also sends it once.
 #
 # These are the gradients of a model with three layers, from the last layer to the first:
 #

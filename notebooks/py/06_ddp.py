@@ -325,7 +325,8 @@ ok("C14 is false, rank 0's buffers stay", images_in_the_running_mean=letter)
 # %% [markdown] tags=["explain"]
 # When DDP wraps a model, it puts a hook on each parameter that has `requires_grad`. The hook of a
 # bucket's last gradient starts the all-reduce. A parameter that the loss does not reach gets no
-# gradient, so its hook does not run.
+# gradient, so its hook does not run. DDP checks only when a forward begins whether the backward
+# before it has sent all buckets.
 #
 # The next model has a trunk, `Linear(64, 64)`, and a main head and a spare head, both `Linear(64,
 # 10)`. We never pass `use_spare`:
@@ -380,7 +381,8 @@ if rank == 0:
 # parameters because of `set_debug_level`; for a script, set `TORCH_DISTRIBUTED_DEBUG=INFO`.
 #
 # If only rank 3 uses the spare head (not run here), rank 3's bucket is full, and rank 3 waits in
-# `backward` for an all-reduce that the other ranks do not start. They get the error in their next forward.
+# `backward` for an all-reduce that the other ranks do not start. They get the error in their next
+# forward.
 #
 # The first repair is for layers that no step trains, and costs nothing. Freeze them before you wrap:
 
@@ -473,11 +475,11 @@ def bfloat16_hook(state, bucket):
 
 
 # %% [markdown] tags=["explain"]
-# **Top-k** sends still less: the 1&nbsp;% of the numbers that are largest in absolute value, each with its
-# position, an int32. These are 2&nbsp;% of the bytes of the float32 gradients. But ranks choose different
-# positions, so their messages cannot be added on the way: every rank receives the messages of all n - 1
-# other ranks. In a ring all-reduce, a rank receives 2 (n - 1) / n times the bytes of its message ([lesson
-# 03](03_ring.ipynb)).
+# **Top-k** sends still less: the 1&nbsp;% of the numbers that are largest in absolute value, each
+# with its position, an int32. These are 2&nbsp;% of the bytes of the float32 gradients. But ranks
+# choose different positions, so their messages cannot be added on the way: every rank receives the
+# messages of all n - 1 other ranks. In a ring all-reduce, a rank receives 2 (n - 1) / n times the
+# bytes of its message ([lesson 03](03_ring.ipynb)).
 
 # %% [markdown] tags=["predict"]
 # On 64 ranks, with which of these does a rank receive the fewest bytes: (a) a ring all-reduce of float32,
@@ -564,8 +566,9 @@ ok("bfloat16 halves the bytes", fewest_bytes_received=letter)
 
 # %% [markdown] tags=["predict"]
 # A script makes four steps with the model of the second section, with other images in each. A step
-# begins with `zero_grad()`, which sets each `.grad` to None, and ends with `kept.append(net[4].bias.grad)`.
-# So step 3 makes `kept[2]`. If gradients are views, which step's gradient is in `kept[2]` after step 4?
+# begins with `zero_grad()`, which sets each `.grad` to None, and ends with
+# `kept.append(net[4].bias.grad)`. So step 3 makes `kept[2]`. If gradients are views, which step's
+# gradient is in `kept[2]` after step 4?
 
 # %% tags=["predict"]
 predict("step_of_the_kept_gradient", ...)
@@ -594,11 +597,13 @@ if rank == 0:
     print(f"with views: step {step_with_views}, {num_blocks_with_views} blocks")
 
 # %% [markdown] tags=["read"]
-# `kept[2]` holds the gradient of step 4, because it is a view of the bucket, into which step 4 wrote its
-# own gradient. So if you keep gradients, keep copies: `grad.clone()`.
+# With views, `kept[2]` holds the gradient of step 4, because it is a view of the bucket, into which
+# step 4 wrote its own gradient. By default it still holds that of step 3, because step 4 made a new
+# tensor. So if you keep gradients, keep copies: `grad.clone()`.
 #
 # By default, each of the 6 gradients has a block of memory of its own, in addition to the buckets. As
-# views they lie in 2 blocks, the final buckets. So gradients and buckets together need half of the memory.
+# views they lie in 2 blocks, the final buckets. So gradients and buckets together need half of the
+# memory.
 
 # %% tags=["check"]
 assert ranks.view["step_by_default"] == [3] * 4

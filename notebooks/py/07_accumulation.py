@@ -262,9 +262,9 @@ ok("all samples count alike", factor_of_the_large_loss=factor)
 # that autograd keeps for backward, and returns the peak.
 
 # %% [markdown] tags=["predict"]
-# A step has 96 images. They go through the model below at once, and then in 4 micro-batches of 24. Which
-# kinds shrink: (a) activations and gradients, (b) activations alone, (c) all four, or (d) none, because the
-# micro-batches together have the same 96 images?
+# A step has 96 images. They go through the model below at once, and then in 4 micro-batches of 24.
+# Which kinds shrink: (a) activations and gradients, (b) activations alone, (c) all four, or (d) none,
+# because the micro-batches together have the same 96 images?
 
 # %% tags=["predict"]
 predict("kinds_that_shrink", "...")
@@ -285,11 +285,12 @@ if rank == 0:
 memory_picture({name: ranks.view[name][0] for name in ("whole_step", "in_parts")})
 
 # %% [markdown] tags=["read"]
-# The answer is (b). The activations shrank from 409 to 102 KiB, because only one micro-batch at a time
-# is between its forward and its backward. The other kinds grow with the model, not with the batch. (The
-# peak shrinks by less than these 307 KiB, because the gradients of the whole batch do not exist yet when
-# its activations peak; from the second micro-batch on, they do. And DDP's buckets, which are not counted
-# here, are a second copy of the gradients, unless you pass `gradient_as_bucket_view=True`.)
+# The answer is (b). The activations shrank from 409 to 102 KiB, because only one micro-batch at a
+# time is between its forward and its backward. The other kinds grow with the model, not with the
+# batch. (The peak of all four kinds together shrinks by less than these 307 KiB, because the
+# gradients of the whole batch do not exist yet when its activations peak; from the second micro-batch
+# on, they do. And DDP's buckets, which are not counted here, are a second copy of the gradients,
+# unless you pass `gradient_as_bucket_view=True`.)
 #
 # Some guides say that accumulation helps when the *parameters* do not fit into memory ([claim
 # C17](claims.md)). This is **false**: then shard parameters, gradients and optimizer state over the
@@ -392,8 +393,9 @@ ok("with SGD the rate grows like the batch", best_rate=nearest)
 
 # %% [markdown] tags=["explain"]
 # The micro-batches of one step are a **window**. A guide accumulates by calling `step`, and then
-# `zero_grad`, at every 4th batch of an epoch ([claim C18](claims.md)), and does not divide the loss. Below,
-# an epoch has 156 images on each rank: nine batches of 16 and one of 12.
+# `zero_grad`, at every 4th batch ([claim C18](claims.md)), and does not divide the loss. The count of
+# batches begins anew in each epoch. Below, an epoch has 156 images on each rank: nine batches of 16
+# and one of 12.
 
 # %% [markdown] tags=["predict"]
 # This loop trains two epochs. Gradients of how many images of a rank are in `.grad` when the second epoch
@@ -612,9 +614,8 @@ if rank == 0:
 # of samples, too.) The cosine needs no message: 21 steps have 21 all-reduces, those of the gradients.
 #
 # A guide says that learning rates must be synchronised between processes ([claim C19](claims.md)).
-# This is
-# **half true**: average the metric if a schedule follows one, and send nothing if the rate follows from the
-# step.
+# This is **half true**: average the metric if a schedule follows one, and send nothing if the rate
+# follows from the step.
 
 # %% tags=["check"]
 own_rates, versions = ranks.view["own_rate"], ranks.view["num_versions"][0]

@@ -165,9 +165,9 @@ num_kept = sum(ranks.view["is_mine"])
 print(f"at most one rank finds its own state in one.pt: {num_kept <= 1}")
 
 # %% [markdown] tags=["read"]
-# Four processes opened the same file, and each emptied it and wrote its own state. The state of 1 rank is
-# left, and which rank that is differs from run to run. (The file can also hold a mixture, or be damaged:
-# then no rank finds its state.)
+# Four processes opened the same file, and each emptied it and wrote its own state. Usually the state
+# of 1 rank is left, and which rank that is differs from run to run. (The file can also hold a
+# mixture: then no rank finds its state. Or it is damaged: then `torch.load` may raise.)
 #
 # The repair is that rank 0 gathers what differs, and writes one file for all. The other ranks wait in a
 # barrier, because an incomplete file cannot be read:
@@ -293,9 +293,9 @@ size = (Path(temporary.name) / "run.pt").stat().st_size
 print(f"exit code {exit_code}, which is SIGKILL; run.pt has {size} bytes")
 
 # %% [markdown] tags=["read"]
-# It has 0 bytes. `torch.save` first opens the file for writing, which empties it. Then it collects all of
-# `state` in memory before it writes a byte. So not even the weights were written, which come before the
-# killer. The old checkpoint and the new one are lost.
+# It has 0 bytes. `torch.save` first opens the file for writing, which empties it. Then it pickles the
+# structure of `state` in memory before it writes a byte. So not even the weights were written, which
+# come before the killer. The old checkpoint and the new one are lost.
 #
 # The repair is to leave the old file alone until the new one is complete. An act is **atomic** if it
 # is done wholly or not at all. `os.replace`, which renames a file, is atomic within one file system.
@@ -528,7 +528,8 @@ from ddp_lessons.workloads import digits_model
 
 model = fully_shard(digits_model(seed=0).to(rank_device()))
 dcp.save({"model": model.state_dict()}, checkpoint_id=folder / "sharded")
-rows = {name: len(p.to_local()) for name, p in model.named_parameters()}  # this rank's
+# to_local() returns this rank's rows
+rows = {name: len(p.to_local()) for name, p in model.named_parameters()}
 model.unshard()  # gathers all rows on every rank; this model is small
 last_layer = model[2].weight.detach().cpu()
 print(f"{rows['2.weight']} of {len(last_layer)} rows of the last layer are mine")
@@ -817,11 +818,11 @@ ok("a file that loads may be wrong", load_of_a_damaged_file=letter)
 # | `--max-restarts=3` | If a process fails, `torchrun` ends all of them and starts all again, up to three times, and they continue from `run.pt`. |
 # | the other options | Lesson 09. |
 #
-# **How often?** If a save costs S seconds and a failure comes every M seconds, a usual rule is every sqrt(2 x
-# S x M) seconds: with S = 60 and one failure a day, every 54 minutes. **How large?** With Adam in
-# float32, 12 bytes a parameter: 4 for the weight, 8 for Adam's two averages, so 84 GB for 7 billion
-# parameters. **How many?** The script keeps one file; keep two or three, with the epoch in the name,
-# because the newest may hold NaN.
+# **How often?** If a save costs S seconds and a failure comes every M seconds, a usual rule is every
+# sqrt(2 x S x M) seconds: with S = 60 and one failure a day, every 54 minutes. **How large?** With
+# Adam in float32, 12 bytes a parameter: 4 for the weight, 8 for Adam's two averages, so 84 GB for 7
+# billion parameters. **How many?** The script keeps one file; keep two or three, with the epoch in
+# the name, because the newest may hold NaN.
 
 # %% [markdown] tags=["recap"]
 # You have saved a run of four ranks in plain torch and loaded it with and without DDP, written a file
