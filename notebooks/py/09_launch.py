@@ -78,7 +78,7 @@ print(f"exit code {alone.returncode}", alone.stderr.splitlines()[-1], sep="\n")
 from ddp_lessons.launch.example import num_different, start_by, start_command
 
 job = start_by("torchrun", folder)  # torchrun --nproc-per-node 2 train.py
-print("exit code", job.wait(60))
+print("exit code", job.wait(150))
 print(job.stdout, end="")  # of rank 0 alone
 print("losses that differ:", num_different(folder, "torchrun"))
 
@@ -118,7 +118,7 @@ from ddp_lessons.launch import command_of, is_here, stored_output
 found = [n for n in ("launch", "spawn", "mpiexec", "srun") if is_here(n, os.environ)]
 running = {name: start_by(name, folder) for name in found}
 for name in ("launch", "spawn"):
-    running[name].wait(60)
+    running[name].wait(150)
     print(f"{name}: losses that differ: {num_different(folder, name)}")
 
 # %% tags=["run", "nbval-ignore-output"]
@@ -126,7 +126,7 @@ for name in ("mpiexec", "srun"):
     if name not in running:
         print(stored_output(name))
         continue
-    running[name].wait(60)
+    running[name].wait(150)
     command, needed = command_of(name, 2, "told.py", adopts=False)  # in its own words
     num_told = run_job(command, folder=folder, env=needed).stdout.split()[0]
     print(f"{name}: {num_told} of 5, {num_different(folder, name)} losses differ")
@@ -207,7 +207,7 @@ print(f"new processes: {len(new)}; addresses known before anyone joins: {stale}"
 # The cure is a store for each life: `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`.
 
 # %% tags=["mend"]
-print("with a store for each life: comes back:", own.wait(60) == 0)
+print("with a store for each life: comes back:", own.wait(150) == 0)
 lives = [line.split() for line in own.stdout.splitlines()]
 (first,) = {int(step) for life, _, step, _ in lives if life == "1"}
 known = sum(int(known) for *_, known in lives)
@@ -249,7 +249,7 @@ jobs = {name: start_command([*start, way], folder, name) for name, way in ways.i
 from ddp_lessons.launch import exit_codes, recorded_error, root_cause
 
 for name, job in jobs.items():
-    print(f"{name}: torchrun's exit code {job.wait(60)},", end=" ")
+    print(f"{name}: torchrun's exit code {job.wait(150)},", end=" ")
     rank, code = root_cause(job.stderr)
     print(f"of rank {rank}: {code}, of rank 0: {exit_codes(job.stderr)[0]}")
     print("  recorded:", recorded_error(job.stderr))
@@ -313,7 +313,7 @@ if is_here("srun", os.environ):
     (folder / "job.sh").write_text(batch)
     here = {"MASTER_ADDR": "127.0.0.1"}  # both nodes are this machine
     job = start_command("sbatch --wait job.sh", folder, "batch", **here)
-    print("exit code", job.wait(60))
+    print("exit code", job.wait(150))
     print(*sorted((folder / "batch.txt").read_text().splitlines()), sep="\n")
     assert num_different(folder, "batch") == 0
 else:
@@ -337,7 +337,7 @@ predict("processes_of_the_first_node", ...)
 from ddp_lessons.launch.joining import AGENT
 
 print(AGENT.format(port="PORT").replace(" --", "\n  --"))
-grows.wait(60)  # it runs since section 2: a lost node is missed after 15 s
+grows.wait(150)  # it runs since section 2: a lost node is missed after 15 s
 worlds = [line.split() for line in grows.stdout.splitlines()]
 for world in worlds:
     print("a world of", world[3], *world[6:])

@@ -56,7 +56,7 @@ for step in range(1, 5):
 
 # %% tags=["break"]
 job = start_job("torchrun --standalone --nproc-per-node 2 train.py")
-job.wait_for("step 2 is done", 60, times=2)
+job.wait_for("step 2 is done", 150, times=2)
 print(*sorted(job.stdout.splitlines()), sep="\n")
 
 # %% [markdown] tags=["read"]
@@ -125,7 +125,7 @@ time.sleep(3600)
 from torch.distributed.distributed_c10d import default_pg_timeout as limit
 
 with start_job("torchrun --standalone --nproc-per-node 4 late.py") as job:
-    job.wait_for("all_reduce, rank 0", 60)
+    job.wait_for("all_reduce, rank 0", 150)
     said = [line for line in job.stdout.splitlines() if "rank 0:" in line]
 print(*said, f"by default: {limit.total_seconds() / 60:.0f} minutes", sep="\n")
 
@@ -188,7 +188,7 @@ dist.destroy_process_group()
 line = "torchrun --standalone --nproc-per-node 2 differ.py"
 detail = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
 jobs = start_job(f"{line} plain"), start_job(f"{line} detail", env=detail)
-codes = [job.wait(60) for job in jobs]
+codes = [job.wait(150) for job in jobs]
 plain, compared = (sorted(job.stdout.splitlines()) for job in jobs)
 faults = [text for text in plain if not text.startswith("ours")]
 num_errors = sum("at once" in text and "no error" not in text for text in faults)
