@@ -166,11 +166,11 @@ def make_units(
         places = [
             (part, name, own)
             for part in module.modules()
-            for name, own in part._parameters.items()
-            if own is not None and any(own is p for p in parameters)
+            for name, own in part.named_parameters(recurse=False, remove_duplicate=False)
+            if any(own is p for p in parameters)
         ]
         for part, name, _ in places:
-            del part._parameters[name]
+            delattr(part, name)
         flats = [Flat(ps, group, compute_dtype, reduce_dtype) for ps in kinds.values()]
         made.append(Unit(unit, flats, places, unit is module))
     return made

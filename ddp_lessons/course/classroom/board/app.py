@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import hmac
 import json
+from http import HTTPStatus
 from pathlib import Path
 
 import tornado.iostream
@@ -67,7 +68,7 @@ class Handler(tornado.web.RequestHandler):
         Answer with an error as one line of JSON, without a traceback.
         """
         error = kwargs.get("exc_info", (None, None, None))[1]
-        said = getattr(error, "log_message", None) or self._reason
+        said = getattr(error, "log_message", None) or HTTPStatus(status_code).phrase
         self.finish({"error": said})
 
     def refuse(self, error):
