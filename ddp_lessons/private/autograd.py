@@ -11,6 +11,7 @@ from ddp_lessons.private.reaching import uses_private_name
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.nn import Module
     from torch.nn.parallel import DistributedDataParallel
 
 
@@ -62,6 +63,28 @@ def put_hook_first(parameter: Tensor, hook_id: int) -> None:
     others = list(hooks.items())
     hooks.clear()
     hooks.update([(hook_id, mine), *others])
+
+
+_HOOKS_OF_MODULES = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+)  # fmt: skip
+_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+@uses_private_name(
+    *(f"torch.nn.Module().{name}" for name in _HOOKS_OF_MODULES),
+    *(f"torch.Tensor.{name}" for name in _HOOKS_OF_TENSORS),
+    oldest_promised="torch 2.11",
+    lost="checks cannot tell that an answer has left hooks on the model that it got",
+)
+def num_hooks(owner: Module | Tensor) -> int:
+    """
+    Return how many hooks a module or a parameter has.
+    """
+    import torch
+
+    kinds = _HOOKS_OF_TENSORS if isinstance(owner, torch.Tensor) else _HOOKS_OF_MODULES
+    return sum(len(getattr(owner, kind) or ()) for kind in kinds)
 
 
 @uses_private_name(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 @uses_private_name(
     "torch._C._dispatch_keyset_full_after",
+    "torch._ops.OpOverload._handle",
     oldest_promised="torch 2.11",
     lost="a trace cannot see collectives, so pictures and most checks do not work",
 )

@@ -25,7 +25,7 @@ import os
 import struct
 from pathlib import Path
 
-from ddp_lessons.private.reaching import register_probed_name
+from ddp_lessons.private.reaching import register_private_name
 
 _CLASS = "N4gloo9transport3tcp13UnboundBuffer"  # the class's name, as C++ compilers mangle it
 _TABLE = f"_ZTV{_CLASS}E"
@@ -152,7 +152,7 @@ def _word_at(memory: int, address: int) -> int | None:
         return None  # the word is no valid address
 
 
-register_probed_name(
+register_private_name(
     "torch.lib.libtorch_cpu.UnboundBuffer::abortWaitSend",
     oldest_promised="torch 2.11",
     lost="Stop in the middle of a training replaces one rank in ten, whose variables are lost",

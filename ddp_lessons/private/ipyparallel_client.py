@@ -12,6 +12,7 @@ from ddp_lessons.private.reaching import uses_private_name
 
 if TYPE_CHECKING:
     from ipyparallel import Client, DirectView
+    from ipyparallel.client.client import ExecuteReply
     from zmq.eventloop.zmqstream import ZMQStream
 
 
@@ -30,6 +31,7 @@ def identity_of(client: Client, rank: int) -> str | None:
 
 @uses_private_name(
     "ipyparallel.Client()._control_stream",
+    "ipyparallel.Client._send",
     oldest_promised="ipyparallel 9.2",
     lost="the kernel cannot ask ranks where they are while they run a cell, so a deadlock hangs",
 )
@@ -52,6 +54,7 @@ def send_control(
 
 @uses_private_name(
     "ipyparallel.Client()._query_stream",
+    "ipyparallel.Client._send",
     oldest_promised="ipyparallel 9.2",
     lost="the controller hears of a rank's death by its heartbeat alone, seconds later",
 )
@@ -100,6 +103,7 @@ def cell_stream(client: Client) -> ZMQStream:
 
 @uses_private_name(
     "ipyparallel.Client()._outstanding_dict",
+    "ipyparallel.Client()._engines",
     oldest_promised="ipyparallel 9.2",
     lost="`ranks.status()` cannot say which ranks are busy",
 )
@@ -168,11 +172,14 @@ def socket_of_view(view: DirectView) -> ZMQStream:
     return view._socket
 
 
-def content_of(reply: object) -> dict[str, Any]:
+@uses_private_name(
+    "ipyparallel.client.client.ExecuteReply()._content",
+    oldest_promised="ipyparallel 9.2",
+    lost="the kernel cannot read a rank's report on its cell, so that every cell fails",
+)
+def content_of(reply: ExecuteReply) -> dict[str, Any]:
     """
-    Return the whole content of a reply: ipyparallel shows some of its entries only.
-
-    Args:
-        reply: An ExecuteReply, or an error, which has no content and gives {}.
+    Return the whole content of a cell's reply: ipyparallel shows some of its entries only.
     """
-    return getattr(reply, "_content", None) or {}
+    content: dict[str, Any] = reply._content
+    return content

@@ -4,7 +4,7 @@ Private names of ipyparallel's Cluster, of its launchers and of its engine.
 
 from __future__ import annotations
 
-from threading import Thread
+import threading
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -17,20 +17,24 @@ if TYPE_CHECKING:
 
 
 @uses_private_name(
+    "ipyparallel.Cluster()._async_thread",
+    "ipyparallel.Cluster()._loop_started",
     "ipyparallel.Cluster()._thread_loop",
     oldest_promised="ipyparallel 9.2",
     lost="a thread of each set of ranks is left in the kernel",
 )
-def end_cluster_thread(cluster: Cluster, thread: Thread, *, begins_within_s: float) -> None:
+def end_cluster_thread(cluster: Cluster, *, begins_within_s: float) -> None:
     """
-    End the thread in which ipyparallel runs a cluster's coroutines. ipyparallel never ends it.
+    End the thread in which ipyparallel runs a cluster's coroutines, if there is one.
+
+    ipyparallel never ends it, and makes another one if it is needed again.
 
     Args:
         cluster: The Cluster.
-        thread: Its thread, which is running.
         begins_within_s: Seconds to wait for the thread's event loop.
     """
-    if cluster._loop_started.wait(begins_within_s):
+    thread, cluster._async_thread = cluster._async_thread, None
+    if thread in threading.enumerate() and cluster._loop_started.wait(begins_within_s):
         cluster._thread_loop.add_callback(cluster._thread_loop.stop)
         thread.join()
         cluster._thread_loop.close()

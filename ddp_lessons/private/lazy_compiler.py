@@ -22,7 +22,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ddp_lessons.private.reaching import register_probed_name
+from ddp_lessons.private.reaching import register_private_name
 
 _COMPILER = "torch._dynamo"
 _CACHE = "__dynamo_disable"  # attribute in which torch caches a function's uncompiled version
@@ -127,9 +127,7 @@ def _step_plainly(kind: type[Optimizer]) -> Callable[[], None]:
     # replaced before could not be put back inside of these wrappers.
     step = vars(kind).get("step")
     theirs, ours = getattr(step, "__code__", None), _plainly(None).__code__
-    known = _nested_code("torch.optim.optimizer", "_use_grad_for_differentiable", ours.co_name)
-    is_known = known is not None and theirs is known
-    if not is_known or theirs.co_freevars != ours.co_freevars:
+    if step is None or theirs is None or theirs is not _code_of_step():
         return lambda: None
     step.__code__ = ours
 
@@ -137,6 +135,13 @@ def _step_plainly(kind: type[Optimizer]) -> Callable[[], None]:
         step.__code__ = theirs
 
     return put_back
+
+
+def _code_of_step() -> CodeType | None:
+    # Return torch's code of a `step`; None if ours cannot take its place, as it uses other names.
+    ours = _plainly(None).__code__
+    theirs = _nested_code("torch.optim.optimizer", "_use_grad_for_differentiable", ours.co_name)
+    return theirs if theirs is not None and theirs.co_freevars == ours.co_freevars else None
 
 
 def _kinds_of(kind: type[Optimizer]) -> list[type[Optimizer]]:
@@ -176,9 +181,22 @@ class _UnaskedUtils:
         return getattr(importlib.import_module(f"{_COMPILER}.utils"), name)
 
 
-register_probed_name(
+_LOST = "a rank's first DDP model takes a second longer, and a rank that trains 80 MiB more"
+register_private_name(
     "torch._compile._disable_dynamo.inner",
     oldest_promised="torch 2.11",
-    lost="a rank's first DDP model takes a second longer, and a rank that trains 80 MiB more",
+    lost=_LOST,
     probe=lambda: _nested_code("torch._compile", "_disable_dynamo", "inner") is not None,
+)
+register_private_name(
+    "torch.optim.optimizer._use_grad_for_differentiable._use_grad",
+    oldest_promised="torch 2.11",
+    lost=_LOST,
+    probe=lambda: _code_of_step() is not None,
+)
+register_private_name(
+    "torch.nn.parallel.DistributedDataParallel.__init__.get_optimize_ddp_mode",
+    oldest_promised="torch 2.11",
+    lost=_LOST,
+    probe=lambda: "get_optimize_ddp_mode" in DistributedDataParallel.__init__.__code__.co_names,
 )

@@ -202,36 +202,10 @@ def source_rank(work: Work) -> int:
 
 
 @uses_private_name(
-    "torch.distributed.ProcessGroup._get_backend",
-    oldest_promised="torch 2.11",
-    lost="a rank that waits for a peer on a GPU cannot be released, so its variables are lost",
-)
-def abort_nccl() -> None:
-    """
-    Abort every NCCL communicator of this process, newest first, all in one NCCL group.
-
-    A communicator that is aborted alone may wait for another. torch's public way, the destruction
-    of the groups, waits for work that never ends.
-    """
-    import torch
-
-    table = group_tables()
-    # A group that was made without a backend's name has NCCL for tensors on the GPU, too.
-    groups = [g for g in list(table.pg_map) if "cuda:nccl" in table.pg_backend_config.get(g, "")]
-    groups.sort(key=lambda group: table.pg_names.get(group, ""), reverse=True)
-    backends = [group._get_backend(torch.device("cuda")) for group in groups]
-    if len(backends) > 1:
-        backends[0]._group_start()  # type: ignore[attr-defined]  # NCCL's has it
-    try:
-        for backend in backends:
-            backend.abort()
-    finally:
-        if len(backends) > 1:
-            backends[0]._group_end()  # type: ignore[attr-defined]
-
-
-@uses_private_name(
     "torch._C._distributed_c10d.FakeProcessGroup._create_internal",
+    "torch.distributed.ProcessGroup._register_backend",
+    "torch.distributed.ProcessGroup._set_default_backend",
+    "torch.distributed.ProcessGroup._set_group_name",
     oldest_promised="torch 2.11",
     lost="a check cannot simulate a world of more ranks than run",
 )

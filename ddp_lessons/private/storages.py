@@ -31,6 +31,7 @@ class ArchiveReader(Protocol):
 
 @uses_private_name(
     "torch.Tensor._indices",
+    "torch.Tensor._values",
     oldest_promised="torch 2.11",
     lost="a trace cannot count the bytes of a sparse gradient",
 )

@@ -9,7 +9,8 @@ import pytest
 from jupyter_client import jsonutil, session
 from jupyter_client.session import Session
 
-from ddp_lessons.errors import RanksGone
+from ddp_lessons.errors import PrivateNameGone, RanksGone
+from ddp_lessons.private.ipyparallel_client import content_of
 from ddp_lessons.ranks.kernel.cell_transport import CellTransport, unpack
 
 
@@ -74,3 +75,18 @@ def test_a_rank_that_has_left_meanwhile_is_named():
     CellTransport(client, "x = 1", {1: SimpleNamespace()}, is_brief=True)._send([1], sent)
     with pytest.raises(RanksGone, match=r"^Rank 1 has ended before the cell reached it"):
         sent.result()
+
+
+def test_a_reply_without_content_is_passed_on():
+    """
+    A reply that lacks ipyparallel's private attribute reaches the thread that waits for the cell.
+    Reading it there raises the error that names the attribute.
+    """
+    client, sent = FakeClient(), Future()
+    transport = CellTransport(client, "x = 1", {0: SimpleNamespace(done=False)}, is_brief=True)
+    transport._send([0], sent)
+    transport.futures[0].set_result(SimpleNamespace())
+    [(what, _, reply)] = transport.news(within_s=1)
+    assert what == "reply"
+    with pytest.raises(PrivateNameGone, match=r"ExecuteReply\(\)._content` is gone"):
+        content_of(reply)

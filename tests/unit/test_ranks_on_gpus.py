@@ -10,7 +10,7 @@ import torch
 from torch._C import _distributed_c10d
 
 from ddp_lessons.private import process_groups
-from ddp_lessons.private.process_groups import abort_nccl
+from ddp_lessons.private.nccl_abort import abort_nccl
 from ddp_lessons.ranks.rank.stack_snapshot import recorded_collectives
 from ddp_lessons.ranks.supervisor import supervisor
 

@@ -15,11 +15,6 @@ from ddp_lessons.ranks.system import clocks
 if TYPE_CHECKING:
     from ddp_lessons.ranks.messages.snapshot import RankSnapshot
 
-CONNECTS_TO_A_STORE = ("_create_c10d_store", "_tcp_rendezvous_handler")
-"""
-Functions of torch that exceed the time limit if a foreign server answers at the store's port.
-"""
-
 
 def misses_its_limit(snapshot: RankSnapshot, still_s: float) -> bool:
     """

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard
 
+from ddp_lessons.private.stack_names import CONNECTS_TO_A_STORE
 from ddp_lessons.ranks.diagnosis import manual_joins
 from ddp_lessons.ranks.diagnosis.desync import calls_alike, first_mismatch, makes_alike
 from ddp_lessons.ranks.diagnosis.wording import (
@@ -159,7 +160,7 @@ def _is_patient(rank: int, snapshots: Snapshots, running: Collection[int]) -> bo
     snapshot = snapshots[rank]
     if snapshot.call == JOIN and first_mismatch(snapshots, running):
         return False  # the join's own error would not name the desync
-    if snapshot.call == JOIN and snapshot.function in manual_joins.CONNECTS_TO_A_STORE:
+    if snapshot.call == JOIN and snapshot.function in CONNECTS_TO_A_STORE:
         awaited = _awaited(rank, snapshots, running)
         return not any(_finished_in_no_group(other, snapshots, running) for other in awaited)
     last = last_collective(snapshot)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipyparallel.error import RemoteError
 
-from ddp_lessons.errors import RanksGone
+from ddp_lessons.errors import PrivateNameGone, RanksGone
 from ddp_lessons.private.ipyparallel_client import (
     cell_stream,
     client_thread_is_alive,
@@ -118,8 +118,7 @@ class CellTransport:
     def _on_reply(self, rank, future):
         self._awaited.discard(rank)
         reply, output = future.result(), self._outputs[rank]
-        report = report_in(content_of(reply))
-        has_said_all = report is not None and report.has_said_all
+        has_said_all = _has_said_all(reply)
         output.done = output.done or has_said_all
         # Do not wake the waiting thread for a reply without output, unless it is the last one: it
         # would contend for the interpreter with this thread, which has other replies to read.
@@ -177,6 +176,16 @@ class CellTransport:
                 self._bell.get_nowait()
         while self._news:
             yield self._news.popleft()
+
+
+def _has_said_all(reply):
+    if isinstance(reply, RemoteError):
+        return False
+    try:
+        report = report_in(content_of(reply))
+    except PrivateNameGone:
+        return False  # raised again where the reply is read, as an error in this thread is lost
+    return report is not None and report.has_said_all
 
 
 def tell_unreadable_results(client: Client) -> None:

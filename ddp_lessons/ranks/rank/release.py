@@ -23,12 +23,10 @@ from pathlib import Path
 from types import FrameType
 
 from ddp_lessons.private import process_groups
+from ddp_lessons.private.nccl_abort import abort_nccl
+from ddp_lessons.private.stack_names import FORMING
 from ddp_lessons.ranks.system import clocks
 
-_FORMING = "_new_process_group_helper"
-"""
-The function of torch in which `init_process_group` and all kinds of `new_group` make the group.
-"""
 _MOST_PEERS = 128
 _CONNECTED = (1, 8)  # Linux's numbers for ESTABLISHED and CLOSE_WAIT: this end is not shut down yet
 
@@ -161,7 +159,7 @@ def _listens_at(sock):
 
 def _is_forming_a_group(frame):
     while frame is not None:
-        if frame.f_code.co_name == _FORMING:
+        if frame.f_code.co_name == FORMING:
             return True
         frame = frame.f_back
     return False
@@ -271,7 +269,7 @@ def release(spared: Set[tuple[int, int]], main_thread_id: int) -> list[Path]:
         return []
     frame = sys._current_frames().get(main_thread_id)
     put = close_stores(frame)
-    process_groups.abort_nccl()
+    abort_nccl()
     if _is_forming_a_group(frame):
         connect_for_absent_peers(spared, frame)
     cut_group_sockets(spared)

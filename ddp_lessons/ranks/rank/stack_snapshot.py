@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ddp_lessons.private import process_groups
+from ddp_lessons.private import process_groups, stack_names
 from ddp_lessons.ranks.messages.snapshot import Collective, FormingGroup, RankSnapshot
 from ddp_lessons.ranks.rank.pending_wait import pending_wait_at
 
@@ -39,7 +39,7 @@ _MESSAGES = {"send": "", "recv": "", "isend": "send", "irecv": "recv"}
 """
 Calls that send or receive one message. For an asynchronous call, the operation that it starts.
 """
-_FORMING_FRAMES = ("_new_process_group_helper", "init_process_group")
+_FORMING_FRAMES = (stack_names.FORMING, "init_process_group")
 _SHORT_NAMES = {
     "_allgather_base": "all_gather_into_tensor",
     "_reduce_scatter_base": "reduce_scatter_tensor",
@@ -54,9 +54,9 @@ def waiting_call(file: str, function: str) -> str:
     file = file.replace("\\", "/")
     if file.endswith(_C10D) and function in _WAITING_CALLS:
         return function
-    if function == "_engine_run_backward":
+    if function == stack_names.BACKWARD:
         return "backward"
-    if file.endswith(_DDP) and function == "_pre_forward":
+    if file.endswith(_DDP) and function == stack_names.DDP_FORWARD:
         return "DDP forward"
     if file.endswith(_WAITS) and function in _TRACED_WAITS:
         return "wait"

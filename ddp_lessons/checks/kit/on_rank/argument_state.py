@@ -17,11 +17,7 @@ from collections.abc import Iterable
 import torch
 
 from ddp_lessons.checks.kit.on_rank.snapshots import same_bits
-
-_MODULE_HOOKS = (
-    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
-)  # fmt: skip
-_TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+from ddp_lessons.private.autograd import num_hooks
 
 
 class ArgumentState:
@@ -70,12 +66,10 @@ def _notes_of_module(module):
     for name, part in module.named_modules():
         place = name or "the model"
         notes["mode", place] = part.training
-        notes["hooks", place] = sum(
-            len(getattr(part, hooks, None) or ()) for hooks in _MODULE_HOOKS
-        )
+        notes["hooks", place] = num_hooks(part)
     for name, parameter in module.named_parameters():
         notes["frozen", name] = parameter.requires_grad
-        notes["hooks", name] = _num_hooks(parameter, _TENSOR_HOOKS)
+        notes["hooks", name] = num_hooks(parameter)
         notes["weights", name] = parameter.detach().clone()
         notes["place", name] = id(parameter)
         gradient = parameter.grad
@@ -83,10 +77,6 @@ def _notes_of_module(module):
     for name, buffer in module.named_buffers():
         notes["buffers", name] = buffer.detach().clone()
     return notes
-
-
-def _num_hooks(thing, kinds):
-    return sum(len(getattr(thing, kind, None) or ()) for kind in kinds)
 
 
 def _notes_of_optimizer(optimizer):

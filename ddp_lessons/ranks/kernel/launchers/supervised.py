@@ -9,7 +9,6 @@ Entry points of an installation stay as they are after a `git pull`, so this mod
 import asyncio
 import os
 import signal
-import threading
 from collections.abc import Mapping
 from typing import Literal, Self
 
@@ -68,9 +67,7 @@ class RanksCluster(ipp.Cluster):  # type: ignore[misc, unused-ignore]
 
         ipyparallel never ends that thread. If Stop comes early, the thread may have no loop yet.
         """
-        thread = self.__dict__.pop("_async_thread", None)
-        if thread in threading.enumerate():
-            end_cluster_thread(self, thread, begins_within_s=clocks.LOOP_S)
+        end_cluster_thread(self, begins_within_s=clocks.LOOP_S)
         if self._connected is not None:
             self._connected.close(linger=0)
             self._connected = None
