@@ -22,9 +22,12 @@ A message reads `<fault>: <expected> (got <value>, rank r of w). <next step>.` I
 address, process number, port or long float, because nbval compares it.
 """
 
+from __future__ import annotations
+
 import linecache
 import os
 import traceback
+from collections.abc import Iterable
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -98,7 +101,7 @@ class RanksMissing(DDPLessonsError, RuntimeError):
         ranks: The missing ranks, in rising order; empty if no rank was missing.
     """
 
-    def __init__(self, message, ranks=()):
+    def __init__(self, message: str, ranks: Iterable[int] = ()) -> None:
         super().__init__(message)
         self.ranks = list(ranks)
 
@@ -112,7 +115,7 @@ class CallsDiffer(DDPLessonsError, RuntimeError):
         ranks: The ranks whose call differs from that of most ranks, in rising order.
     """
 
-    def __init__(self, message, ranks=()):
+    def __init__(self, message: str, ranks: Iterable[int] = ()) -> None:
         super().__init__(message)
         self.ranks = list(ranks)
 
@@ -126,7 +129,7 @@ class CellFailed(DDPLessonsError, RuntimeError):
         traceback_lines: List of the lines of the culprit's traceback, maybe with ANSI colours.
     """
 
-    def __init__(self, message, traceback_lines=()):
+    def __init__(self, message: str, traceback_lines: Iterable[str] = ()) -> None:
         super().__init__(message)
         self.traceback_lines = list(traceback_lines)
 
@@ -165,7 +168,7 @@ class WrongAnswer(DDPLessonsError, AssertionError):
         hint: The hint for that mistake.
     """
 
-    def __init__(self, message, mistake="", hint=""):
+    def __init__(self, message: str, mistake: str = "", hint: str = "") -> None:
         super().__init__(message)
         self.mistake = mistake
         self.hint = hint

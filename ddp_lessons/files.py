@@ -2,11 +2,17 @@
 Functions that write a file as a whole or not at all, and read one that another user may have made.
 """
 
+from __future__ import annotations
+
 import os
 import stat
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
-def replace_text(path, text):
+def replace_text(path: Path, text: str) -> None:
     """
     Write a new file and rename it, so that a reader sees either the old text or the new text.
 
@@ -23,7 +29,7 @@ def replace_text(path, text):
         new.unlink(missing_ok=True)
 
 
-def read_foreign(path, most_bytes):
+def read_foreign(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     """
     Return the content of a file in whose place another user may have put anything.
 

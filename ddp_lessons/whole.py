@@ -3,9 +3,10 @@ The conversion of whole numbers of any library to Python's int.
 """
 
 import operator
+from typing import Any
 
 
-def whole_number(value):
+def whole_number(value: Any) -> int | None:
     """
     Return a whole number as Python's int, and None for any other value, even True and False.
 

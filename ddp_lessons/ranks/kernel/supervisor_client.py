@@ -2,12 +2,16 @@
 The supervisor client: it starts the supervisor, sends orders to it, and receives its messages.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 from ddp_lessons.errors import RanksGone, StartFailed
 from ddp_lessons.ranks.messages.orders import (
@@ -35,6 +39,9 @@ from ddp_lessons.ranks.system.runtime_folder import (
     remove_runtime_folder,
 )
 
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.messages.orders import Event, Order
+
 _LOG_LINES = 12
 
 
@@ -47,22 +54,24 @@ class SupervisorClient:
         fork: True to have ranks forked, False to have them started as fresh interpreters.
     """
 
-    def __init__(self, fork=True):
+    def __init__(self, fork: bool = True) -> None:
         self.folder = make_runtime_folder()
         # rank -> id of its living process. Each change makes a new dict, as other threads read it.
-        self.pids = {}
-        self.controller_pid = None
+        self.pids: dict[int, int] = {}
+        self.controller_pid: int | None = None
         self.controller_ordered = False
-        self.facts = None
-        self.error = None
+        self.facts: TorchImported | None = None
+        self.error: str | None = None
         self.gone = False
-        self.ended = set()  # ranks whose last process has ended, and which have no new one
-        self.last_death = {}  # rank -> (process id, exit code or minus the signal) of its last end
-        self.held = None  # file that is open while the quota counts these ranks (see `rank_quota`)
-        self._files = []
-        self._listeners = []
+        self.ended: set[int] = set()  # ranks whose last process has ended, and that have no new one
+        # rank -> (process id, exit code or minus the signal) of its last end
+        self.last_death: dict[int, tuple[int, int]] = {}
+        # a file that is open while the quota counts these ranks (see `rank_quota`)
+        self.held: IO[Any] | None = None
+        self._files: list[str] = []
+        self._listeners: list[Callable[[Any], object]] = []
         self._changed = threading.Condition()
-        self._process = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._link, theirs = json_pipe_pair()
         try:
             self._process = self._start_supervisor(theirs, "fork" if fork else "spawn")
@@ -94,7 +103,7 @@ class SupervisorClient:
                 start_new_session=True,  # Ctrl-C in a terminal is for the kernel alone
             )
 
-    def order(self, order):
+    def order(self, order: Order) -> None:
         """
         Send an order to the supervisor.
 
@@ -106,21 +115,21 @@ class SupervisorClient:
                 "The ranks are gone: their supervisor has ended. Call start_ranks() again."
             )
 
-    def order_controller(self, arguments):
+    def order_controller(self, arguments: list[str]) -> None:
         """
         Order the supervisor to start the controller, with these command line arguments.
         """
         self.controller_ordered = True
         self.order(StartController(arguments))
 
-    def remove_at_end(self, paths):
+    def remove_at_end(self, paths: list[str]) -> None:
         """
         Have files removed when the ranks end: by the supervisor, or by `stop` if it was killed.
         """
         self._files += paths
         self.order(RemoveAtEnd(paths))
 
-    def run_at_end(self, commands):
+    def run_at_end(self, commands: list[list[str]]) -> None:
         """
         Have the supervisor run commands when the ranks end, in place of any earlier ones.
 
@@ -129,13 +138,13 @@ class SupervisorClient:
         """
         self.order(RunAtEnd(commands))
 
-    def on_event(self, listener):
+    def on_event(self, listener: Callable[[Event], object]) -> None:
         """
         Call `listener(message)`, in the listening thread, for every message of the supervisor.
         """
         self._listeners.append(listener)
 
-    def off_event(self, listener):
+    def off_event(self, listener: Callable[[Event], object]) -> None:
         """
         Stop calling a listener.
         """
@@ -176,12 +185,12 @@ class SupervisorClient:
                     self.gone = True
             self._changed.notify_all()
 
-    def wait_for(self, condition, timeout_s, what):
+    def wait_for(self, condition: Callable[[], object], timeout_s: float, what: str) -> None:
         """
         Wait until `condition()` is true. Seconds in which the supervisor works do not count.
 
         Args:
-            condition: Function that returns a boolean.
+            condition: Function whose result counts as true or false.
             timeout_s: Seconds of sleep of the supervisor after which to give up.
             what: The thing that is waited for, for the message.
 
@@ -200,7 +209,7 @@ class SupervisorClient:
                 f'{self.log_tail()} Run "ddp-lessons doctor" to see what this machine lacks.'
             )
 
-    def check(self):
+    def check(self) -> None:
         """
         Raise an error if the supervisor has failed; else do nothing.
 
@@ -211,7 +220,7 @@ class SupervisorClient:
             fault = self.error or "the supervisor ended"
             raise StartFailed(f"Ranks could not be started: {fault}.{self.log_tail()}")
 
-    def log_tail(self, *names):
+    def log_tail(self, *names: str) -> str:
         """
         Return the last lines of some logs. Default: of the supervisor's and the controller's.
         """
@@ -224,13 +233,13 @@ class SupervisorClient:
             lines += [f"{name}: {line}" for line in text.splitlines()[-_LOG_LINES:]]
         return "".join(f"\n  {line}" for line in lines) + ("\n" if lines else "")
 
-    def signal_ranks(self, ranks, signum):
+    def signal_ranks(self, ranks: Iterable[int], signum: int) -> None:
         """
         Send a signal to the processes of some ranks.
         """
         self.order(SignalRanks(list(ranks), int(signum)))
 
-    def stop(self):
+    def stop(self) -> None:
         """
         End the supervisor and all its children, and wait until it has ended.
         """

@@ -2,6 +2,8 @@
 The code of the supervisor's children from their first instruction on: a controller or a rank.
 """
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import faulthandler
@@ -14,6 +16,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ddp_lessons.ranks.supervisor.controller_options import hold_ports, needs_ports, ports_argument
@@ -43,14 +46,14 @@ code holds the GIL.
 """
 
 
-def stack_file(folder, rank):
+def stack_file(folder: str | os.PathLike[str], rank: int) -> Path:
     """
     Return the path of the file to which a rank writes its stacks.
     """
     return Path(folder) / f"rank-{rank}.stack"
 
 
-def prepare_to_fork():
+def prepare_to_fork() -> None:
     """
     Set the environment variables that a process needs before it imports torch and forks ranks.
     """
@@ -63,7 +66,7 @@ def prepare_to_fork():
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "64")
 
 
-def import_for_forks():
+def import_for_forks() -> None:
     """
     Import torch and all that ranks need, so that forked processes share the memory of the modules.
     """
@@ -74,7 +77,12 @@ def import_for_forks():
     gc.enable()
 
 
-def fork_child(log, work, *args, dies_with_parent=True):
+def fork_child(
+    log: str | Path,
+    work: Callable[..., object],
+    *args: object,
+    dies_with_parent: bool = True,
+) -> int:
     """
     Fork a child that runs `work(*args)` with its output in a log file.
 
@@ -115,11 +123,11 @@ def fork_child(log, work, *args, dies_with_parent=True):
         os._exit(status)
 
 
-def reap():
+def reap() -> list[tuple[int, int]]:
     """
     Collect ended children. Return a list of (process id, exit code or minus the signal).
     """
-    ended: list = []
+    ended: list[tuple[int, int]] = []
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -130,7 +138,7 @@ def reap():
         ended.append((pid, os.waitstatus_to_exitcode(status)))
 
 
-def run_controller(argv):
+def run_controller(argv: Sequence[str]) -> None:
     """
     Run ipyparallel's controller in this process.
     """
@@ -153,7 +161,7 @@ def _die_with_controller():
     system.die_with_parent(os.getppid())
 
 
-def import_what_ranks_need():
+def import_what_ranks_need() -> None:
     """
     Import the modules that a rank needs up to its first cell, so that they are loaded only once.
     """
@@ -166,7 +174,14 @@ def import_what_ranks_need():
         importlib.import_module(name)
 
 
-def run_rank(rank, environment, num_threads, connection_file, profile_dir, folder):
+def run_rank(
+    rank: int,
+    environment: Mapping[str, str],
+    num_threads: int,
+    connection_file: str,
+    profile_dir: str,
+    folder: str | os.PathLike[str],
+) -> None:
     """
     Run a rank in this process: torch may be imported already, but CUDA must not be initialised.
 
@@ -201,7 +216,7 @@ def run_rank(rank, environment, num_threads, connection_file, profile_dir, folde
         _save_what_is_open()
 
 
-def run_launched_rank(arguments, environment):
+def run_launched_rank(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """
     Run a rank as `python -m ddp_lessons.ranks.rank.rank_engine` would, with torch imported.
 
@@ -247,7 +262,14 @@ def _save_what_is_open():
                 one.flush()
 
 
-def spawn_rank(rank, environment, num_threads, connection_file, profile_dir, folder):
+def spawn_rank(
+    rank: int,
+    environment: Mapping[str, str],
+    num_threads: int,
+    connection_file: str,
+    profile_dir: str,
+    folder: str | os.PathLike[str],
+) -> int:
     """
     Start a rank as a fresh interpreter, where forking is not safe (arguments: see `run_rank`).
 

@@ -22,7 +22,7 @@ class RanksController(IPController):
 
     name = "ipcontroller"  # a part of the names of its connection files
 
-    def init_hub(self):
+    def init_hub(self) -> None:
         """
         Make the hub, and unsubscribe it from the messages of cells.
         """
@@ -42,7 +42,7 @@ class RanksController(IPController):
             content = {"id": rank, "uuid": self.hub.engines[rank].uuid, "is_silent": True}
             self.hub.session.send(self.hub.notifier, "unregistration_notification", content=content)
 
-    def construct_url(self, kind, channel, index=None):
+    def construct_url(self, kind: str, channel: str, index: int | None = None) -> str:
         """
         Return the address of a channel as engines and clients write it, also for a socket's file.
 

@@ -2,9 +2,12 @@
 The command line of ipyparallel's controller for a set of ranks.
 """
 
+from __future__ import annotations
+
 import os
 import secrets
 import socket
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ddp_lessons.ranks.system import clocks
@@ -18,7 +21,7 @@ EVERY_INTERFACE = "*"
 _SOCKET = "socket"
 
 
-def can_hold_sockets(folder):
+def can_hold_sockets(folder: str | os.PathLike[str]) -> bool:
     """
     Return whether a controller can listen on sockets in a folder.
 
@@ -36,7 +39,12 @@ def can_hold_sockets(folder):
     return True
 
 
-def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK, folder=None):
+def controller_arguments(
+    profile_dir: str | os.PathLike[str],
+    cluster_id: str,
+    listen: str = LOOPBACK,
+    folder: str | os.PathLike[str] | None = None,
+) -> list[str]:
     """
     Return the command line of the controller of one set of ranks.
 
@@ -83,7 +91,7 @@ def _in_folder(folder):
     return ["--IPController.transport=ipc", f"--ip={Path(folder) / _SOCKET}", f"--ports={names}"]
 
 
-def hold_ports(num_ports=NUM_PORTS):
+def hold_ports(num_ports: int = NUM_PORTS) -> list[socket.socket]:
     """
     Bind free ports on which only this process can listen while the sockets are open.
 
@@ -103,14 +111,14 @@ def hold_ports(num_ports=NUM_PORTS):
     return held
 
 
-def needs_ports(argv):
+def needs_ports(argv: Iterable[str]) -> bool:
     """
     Return whether a controller's command line lacks the ports on which it is to listen.
     """
     return not any(argument.startswith("--ports=") for argument in argv)
 
 
-def ports_argument(held):
+def ports_argument(held: Sequence[socket.socket]) -> str:
     """
     Return the controller's command line argument that names the held ports.
 

@@ -12,6 +12,8 @@ a rank that answers heartbeats.
 
 import asyncio
 import logging
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import zmq
 from ipyparallel.controller.app import IPController
@@ -31,9 +33,9 @@ class PromptHeartMonitor(HeartMonitor):
     """
 
     _is_asking_soon = False
-    _given_up: frozenset = frozenset()
+    _given_up: frozenset[bytes] = frozenset()
 
-    def start(self):
+    def start(self) -> None:
         """
         Start to send heartbeats, and to receive subscriptions.
         """
@@ -54,14 +56,14 @@ class PromptHeartMonitor(HeartMonitor):
         self.ping_stream.send(what)
         self.ping_stream.flush()
 
-    def handle_heart_failure(self, hearts):
+    def handle_heart_failure(self, hearts: Collection[bytes]) -> None:
         """
         Report hearts that have failed for too long to the hub, and note them as given up.
         """
         super().handle_heart_failure(hearts)
         self._given_up |= set(hearts)
 
-    def handle_pong(self, msg):
+    def handle_pong(self, msg: Sequence[bytes]) -> None:
         """
         Count an answer, however late, and report a new heart to the hub at once.
 
@@ -81,14 +83,14 @@ class PromptHeartMonitor(HeartMonitor):
 
 
 def run_heart_monitor(
-    ping_url,
-    pong_url,
-    monitor_url,
-    log_level=logging.INFO,
-    curve_publickey=None,
-    curve_secretkey=None,
-    **settings,
-):
+    ping_url: str,
+    pong_url: str,
+    monitor_url: str,
+    log_level: int = logging.INFO,
+    curve_publickey: bytes | None = None,
+    curve_secretkey: bytes | None = None,
+    **settings: Any,
+) -> None:
     """
     Run a PromptHeartMonitor in this process, for ever, in place of ipyparallel's own function.
 

@@ -14,12 +14,16 @@ kernel has ordered to keep them. So a start that fails on another host, or is st
 nothing here.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import selectors
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
+from typing import TextIO
 
 from ddp_lessons.ranks.supervisor import child_main
 from ddp_lessons.ranks.system.processes import can_fork
@@ -38,16 +42,16 @@ class Agent:
         python: First word of the command line of ranks that it may fork.
     """
 
-    def __init__(self, orders, output, python):
+    def __init__(self, orders: int, output: TextIO, python: str) -> None:
         self._orders = orders
         self._output = output
         self._for_forks = [python, *child_main.RANK_OPTIONS]
-        self._logs = {}  # key -> path of the process's log
-        self._pids = {}  # key -> id of a running process
+        self._logs: dict[str, str] = {}  # key -> path of the process's log
+        self._pids: dict[str, int] = {}  # key -> id of a running process
         self._keeps = False
         self._has_torch = False
 
-    def say(self, **what):
+    def say(self, **what: object) -> None:
         """
         Write one answer. Ignore the error if the login is closed, because no kernel reads then.
         """
@@ -59,7 +63,9 @@ class Agent:
 
     # ---- orders ----
 
-    def start(self, key, words, variables, log, folder):
+    def start(
+        self, key: str, words: list[str], variables: Mapping[str, object], log: str, folder: str
+    ) -> None:
         """
         Start a process, and answer with its id or with the reason why it could not be started.
 
@@ -100,27 +106,27 @@ class Agent:
         os.close(nothing)
         child_main.run_launched_rank(arguments, environment)
 
-    def tell(self, key):
+    def tell(self, key: str) -> None:
         """
         Answer with the end of a running process's log.
         """
         if key in self._pids:
             self.say(key=key, said=self._tail(key))
 
-    def signal(self, key, number):
+    def signal(self, key: str, number: int) -> None:
         """
         Send a signal to a process, unless it has ended.
         """
         if key in self._pids:
             os.kill(self._pids[key], number)
 
-    def keep(self):
+    def keep(self) -> None:
         """
         Keep all processes running when the login ends.
         """
         self._keeps = True
 
-    def answer(self):
+    def answer(self) -> None:
         """
         Answer that this host can be reached.
         """
@@ -128,7 +134,7 @@ class Agent:
 
     # ---- the loop ----
 
-    def run(self):
+    def run(self) -> None:
         """
         Carry out orders until the login ends, and report each process that has ended.
         """
@@ -170,7 +176,7 @@ class Agent:
             file.seek(max(0, os.path.getsize(self._logs[key]) - _TAIL_BYTES))
             return file.read().decode(errors="replace")
 
-    def close(self):
+    def close(self) -> None:
         """
         Kill all processes, unless the kernel has ordered to keep them.
         """
@@ -191,7 +197,7 @@ def _start_command(words, environment, file):
     return process.pid
 
 
-def main():
+def main() -> None:
     """
     Run the host agent on this process's standard input and output.
     """

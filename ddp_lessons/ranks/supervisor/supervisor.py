@@ -8,6 +8,8 @@ whatever way. It has one thread only, because forking a process with threads is 
 Where forking is not safe at all, the supervisor starts each rank as a fresh interpreter instead.
 """
 
+from __future__ import annotations
+
 import os
 import selectors
 import signal
@@ -16,7 +18,9 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddp_lessons.ranks.messages.orders import (
     ControllerDied,
@@ -42,6 +46,9 @@ from ddp_lessons.ranks.system import processes as system
 from ddp_lessons.ranks.system.json_pipe import JsonPipe
 from ddp_lessons.ranks.system.runtime_folder import remove_runtime_folder
 
+if TYPE_CHECKING:
+    from ddp_lessons.ranks.supervisor.memory_watch import MemoryWatch
+
 
 class Supervisor:
     """
@@ -54,22 +61,25 @@ class Supervisor:
         fork: True to fork ranks, False to start fresh interpreters.
     """
 
-    def __init__(self, link, kernel_pid, folder, fork):
+    def __init__(
+        self, link: JsonPipe, kernel_pid: int, folder: str | os.PathLike[str], fork: bool
+    ) -> None:
         self.link = link
         self.kernel_pid = kernel_pid
         self.folder = Path(folder)
         self.fork = fork
-        self.ranks = {}  # pid -> rank
-        self.controller_pid = None
-        self.files_to_remove = []
-        self.commands = []  # commands, lists of words, that end ranks which are not our children
+        self.ranks: dict[int, int] = {}  # pid -> rank
+        self.controller_pid: int | None = None
+        self.files_to_remove: list[str] = []
+        # commands, lists of words, that end ranks which are not our children
+        self.commands: list[list[str]] = []
         self._running = True
-        self._memory = None  # a MemoryWatch from the first rank on
+        self._memory: MemoryWatch | None = None  # None until the first rank starts
         self._selector = selectors.DefaultSelector()
 
     # ---- orders of the kernel ----
 
-    def start_controller(self, argv):
+    def start_controller(self, argv: list[str]) -> None:
         """
         Start ipyparallel's controller in a child process.
         """
@@ -78,7 +88,7 @@ class Supervisor:
         )
         self._report(ControllerStarted(self.controller_pid))
 
-    def import_torch(self):
+    def import_torch(self) -> None:
         """
         Import the modules that every rank needs, and send the kernel this machine's capabilities.
         """
@@ -88,12 +98,9 @@ class Supervisor:
         has_nccl = torch.distributed.is_nccl_available()
         self._report(TorchImported(count_gpus(), has_nccl, torch.__version__))
 
-    def start_rank(self, order):
+    def start_rank(self, order: StartRank) -> None:
         """
         Start one rank.
-
-        Args:
-            order: A StartRank.
         """
         job = (
             order.rank,
@@ -151,7 +158,7 @@ class Supervisor:
 
     # ---- the loop ----
 
-    def run(self):
+    def run(self) -> None:
         """
         Carry out the kernel's orders until it ends or orders to stop.
         """
@@ -167,7 +174,7 @@ class Supervisor:
         if kernel is not None:
             self._selector.register(kernel, selectors.EVENT_READ, self._stop_running)
         while self._running:
-            for key, _ in self._selector.select(self._memory and self._memory.wait_s):
+            for key, _ in self._selector.select(self._memory.wait_s if self._memory else None):
                 key.data(key.fileobj)
             if self._memory and (pid := self._memory.too_large(self.ranks)) is not None:
                 _kill(pid, signal.SIGKILL)  # one rank of this learner's, before others lose theirs
@@ -199,7 +206,7 @@ class Supervisor:
 
     # ---- the end ----
 
-    def end_everything(self):
+    def end_everything(self) -> None:
         """
         End every descendant, then remove what was on disk.
         """
@@ -236,7 +243,7 @@ class Supervisor:
                 traceback.print_exc()
 
 
-def count_gpus():
+def count_gpus() -> int:
     """
     Return how many GPUs torch can use, without touching CUDA in this process.
 
@@ -266,7 +273,7 @@ def _kill(pid, signum):
         pass  # the process has ended by itself
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> None:
     """
     Run a supervisor.
 

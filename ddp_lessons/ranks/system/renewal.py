@@ -9,14 +9,21 @@ version is written into another file beside it.
 import of nbformat alone would take longer than the renewal.
 """
 
+from __future__ import annotations
+
 import hashlib
 import itertools
 import json
 import re
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ddp_lessons.files import replace_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NOTES = ".ddp-lessons.json"
 """
@@ -41,12 +48,12 @@ class Update:
             else now. `course/learner/workspace.py` writes them.
     """
 
-    new: list = field(default_factory=list)
-    renewed: list = field(default_factory=list)
-    beside: dict = field(default_factory=dict)
-    changed_tasks: list = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+    renewed: list[str] = field(default_factory=list)
+    beside: dict[str, str] = field(default_factory=dict)
+    changed_tasks: list[str] = field(default_factory=list)
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = []
         if self.new:
             lines.append(f"new: {_few(self.new)}")
@@ -62,7 +69,12 @@ def _few(names):
     return ", ".join(names) if len(names) <= _FEW else f"{len(names)} files"
 
 
-def renew(folder, files, is_open=lambda path: False, **noted):
+def renew(
+    folder: Path,
+    files: Mapping[str, str],
+    is_open: Callable[[Path], bool] = lambda path: False,
+    **noted: object,
+) -> Update:
     """
     Write the course's files into a learner's folder, and never over an edited file.
 
@@ -115,7 +127,7 @@ def _is_as_given(name, mine, given):
     return given in (digest(name, mine), digest(name, mine, is_verbatim=True))
 
 
-def digest(name, text, is_verbatim=False):
+def digest(name: str, text: str, is_verbatim: bool = False) -> str:
     """
     Return a digest of a file's text; for a notebook, of what counts as an edit in it.
 
@@ -136,7 +148,7 @@ def digest(name, text, is_verbatim=False):
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def predicted(cell):
+def predicted(cell: Mapping[str, Any]) -> str | None:
     """
     Return the name of the prediction if a cell holds nothing but its `predict` call; else None.
 
@@ -151,7 +163,7 @@ def _call_in(cell):
     return _PREDICT.fullmatch(_source(cell).strip()) if cell["cell_type"] == "code" else None
 
 
-def predictions(cells):
+def predictions(cells: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """
     Return the predictions that were filled in: a dict from a name to the source of its cell.
 
@@ -163,7 +175,7 @@ def predictions(cells):
     return {call[2]: source for call, source in filled}
 
 
-def with_predictions(text, mine):
+def with_predictions(text: str, mine: str) -> str:
     """
     Return the text of a notebook with the predictions that another notebook has filled in.
 
@@ -181,7 +193,7 @@ def with_predictions(text, mine):
     return json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def read_notes(folder):
+def read_notes(folder: Path) -> dict[str, Any]:
     """
     Return the NOTES of a learner's folder; if they cannot be read, every file counts as edited.
 
