@@ -58,7 +58,7 @@ def put_hook_first(parameter: Tensor, hook_id: int) -> None:
         parameter: The parameter.
         hook_id: The `id` of the hook's handle.
     """
-    hooks = parameter._backward_hooks
+    hooks = parameter._backward_hooks or {}
     mine = hooks.pop(hook_id)
     others = list(hooks.items())
     hooks.clear()

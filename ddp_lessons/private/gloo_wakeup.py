@@ -106,7 +106,7 @@ def _gloo() -> tuple[int, dict[int, ctypes._NamedFuncPointer]] | None:
     except (OSError, ValueError, AttributeError):
         return None  # another system, or another Gloo
     for abort in waits.values():  # type: ignore[assignment]  # above, it is a name
-        abort.argtypes, abort.restype = [ctypes.c_void_p], None  # type: ignore[attr-defined]
+        abort.argtypes, abort.restype = [ctypes.c_void_p], None  # type: ignore[attr-defined]  # as above
     return ctypes.addressof(table) + _BEFORE_FIRST_FUNCTION, waits
 
 
@@ -147,9 +147,10 @@ def _word_at(memory: int, address: int) -> int | None:
     if address % _WORD:
         return None
     try:
-        return struct.unpack("=Q", os.pread(memory, _WORD, address))[0]
+        word: int = struct.unpack("=Q", os.pread(memory, _WORD, address))[0]
     except (OSError, OverflowError, struct.error):
         return None  # the word is no valid address
+    return word
 
 
 register_private_name(

@@ -49,7 +49,10 @@ def send_control(
         request: The type of the message, for which the engine has a handler.
         content: Its content.
     """
-    return client._send(client._control_stream, request, content=content, ident=identity.encode())
+    reply: Future[Any] = client._send(
+        client._control_stream, request, content=content, ident=identity.encode()
+    )
+    return reply
 
 
 @uses_private_name(
@@ -98,7 +101,8 @@ def cell_stream(client: Client) -> ZMQStream:
     """
     Return the stream of the shell channel, on which cells go to engines and replies come back.
     """
-    return client._mux_stream
+    stream: ZMQStream = client._mux_stream
+    return stream
 
 
 @uses_private_name(
@@ -169,7 +173,8 @@ def socket_of_view(view: DirectView) -> ZMQStream:
     """
     Return the stream of a DirectView.
     """
-    return view._socket
+    stream: ZMQStream = view._socket
+    return stream
 
 
 @uses_private_name(

@@ -34,7 +34,7 @@ def abort_nccl() -> None:
             backend.abort()
     finally:
         if len(backends) > 1:
-            backends[0]._group_end()  # type: ignore[attr-defined]
+            backends[0]._group_end()  # type: ignore[attr-defined]  # NCCL's has it
 
 
 def _can_group_calls() -> bool:

@@ -40,7 +40,8 @@ def group_tables() -> _World:
     torch has no public way to list the groups of a process, to find a group's store, or to reset
     the count by which it names new groups.
     """
-    return _c10d()._world
+    world: _World = _c10d()._world
+    return world
 
 
 def all_groups() -> list[ProcessGroup]:
@@ -139,7 +140,8 @@ def default_store() -> Store:
     """
     Return the store of the default group.
     """
-    return _c10d()._get_default_store()
+    store: Store = _c10d()._get_default_store()
+    return store
 
 
 @uses_private_name(
@@ -186,7 +188,7 @@ def operation_number(work: Work) -> int:
     """
     Return the number of a Work's operation, as the enum OpType of torch's C++ code has it.
     """
-    return int(work._get_op_type())  # type: ignore[attr-defined]
+    return int(work._get_op_type())  # type: ignore[attr-defined]  # torch's stubs lack it
 
 
 @uses_private_name(

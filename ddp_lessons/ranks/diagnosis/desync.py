@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from ddp_lessons.ranks.diagnosis.wording import last_collective, rank_names
+from ddp_lessons.ranks.messages.snapshot import snapshot_of
 
 if TYPE_CHECKING:
     from ddp_lessons.ranks.messages.snapshot import Collective, RankSnapshot, Snapshots
@@ -66,13 +67,15 @@ def calls_alike(other: int, rank: int, snapshots: Snapshots) -> bool:
 
     It must be the same collective, under the same number of their group, and with the same root.
     """
-    last, snapshot = last_collective(snapshots[rank]), snapshots.get(other)
-    assert last is not None
-    found = find_collective(snapshot, last.key)
+    mine, theirs = snapshot_of(rank, snapshots), snapshots.get(other)
+    last, their_last = last_collective(mine), last_collective(theirs)
+    if last is None or theirs is None or their_last is None:
+        return False
+    found = find_collective(theirs, last.key)
     if found is None or _signature(found) != _signature(last):
         return False
-    is_in_it = last_collective(snapshot).key == last.key
-    roots = {each.root for each in (snapshots[rank], snapshot)}
+    is_in_it = their_last.key == last.key
+    roots = {mine.root, theirs.root}
     return not is_in_it or None in roots or len(roots) == 1
 
 
@@ -80,7 +83,9 @@ def makes_alike(other: int, rank: int, snapshots: Snapshots) -> bool:
     """
     Return whether another rank makes, or has made, the group that a rank is making.
     """
-    forming = snapshots[rank].forming
+    forming = snapshot_of(rank, snapshots).forming
+    if forming is None:
+        return False
     counts = {_count_among_all(snapshots.get(each), snapshots) for each in (rank, other)}
     return members_of(snapshots.get(other), forming.name) == forming.ranks and (
         None in counts or len(counts) == 1
@@ -91,10 +96,9 @@ def _count_among_all(snapshot: RankSnapshot | None, snapshots: Snapshots) -> str
     """
     Return the number under which a rank joins the group of all ranks; None if it does not join it.
     """
-    forming = snapshot and snapshot.forming
+    forming = snapshot.forming if snapshot else None
     # Ranks that join smaller worlds need not meet, so their numbers may differ.
-    is_of_all = forming and forming.ranks == sorted(snapshots)
-    return forming.count if is_of_all else None
+    return forming.count if forming and forming.ranks == sorted(snapshots) else None
 
 
 def _other_counts(snapshots: Snapshots, running: Collection[int]) -> _Finding:
@@ -220,7 +224,7 @@ def _other_roots(snapshots: Snapshots, running: Collection[int]) -> _Finding:
     calls: dict[tuple[str, int], dict[int, list[int]]] = {}
     for rank in running:
         snapshot, last = snapshots[rank], last_collective(snapshots[rank])
-        if last and snapshot.root is not None:
+        if snapshot and last and snapshot.root is not None:
             roots = calls.setdefault(last.key, {})
             roots.setdefault(snapshot.root, []).append(rank)
     for (_, number), roots in sorted(calls.items()):
@@ -228,9 +232,9 @@ def _other_roots(snapshots: Snapshots, running: Collection[int]) -> _Finding:
             continue
         whose = f"as collective {number}"
         if all(ranks == [root] for root, ranks in roots.items()):
-            snapshot = snapshots[min(roots)]
+            snapshot = snapshot_of(min(roots), snapshots)
             call = _describe(last_collective(snapshot))  # type: ignore[arg-type]  # it waits
-            own = f"each {_way(snapshot)} itself"  # type: ignore[arg-type]
+            own = f"each {_way(snapshot)} itself"
             return f"{rank_names(roots)} called {call} {whose}, {own}", sorted(roots)
         # A root that has returned from the call counts as a vote for itself.
         sides = sorted(
@@ -239,8 +243,8 @@ def _other_roots(snapshots: Snapshots, running: Collection[int]) -> _Finding:
         )
         parts = [
             f"{rank_names(ranks)} called "
-            f"{_describe(last_collective(snapshots[ranks[0]]))} "  # type: ignore[arg-type]
-            f"{_way(snapshots[ranks[0]])} rank {root}"  # type: ignore[arg-type]
+            f"{_describe(last_collective(snapshots[ranks[0]]))} "  # type: ignore[arg-type]  # waits
+            f"{_way(snapshot_of(ranks[0], snapshots))} rank {root}"
             for root, ranks in sides
         ]
         return f"{parts[0]} {whose}, where {', '.join(parts[1:])}", sides[0][1]

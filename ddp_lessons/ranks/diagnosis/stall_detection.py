@@ -180,7 +180,7 @@ class StallDetector:
         Return whether a rank's main thread has had turns since the cell began to stand still.
         """
         rest, start = self._rests.get(rank), self._pulses_at_start.get(rank)
-        return bool(rest) and rest.turns_since(start) != 0
+        return rest is not None and rest.turns_since(start) != 0
 
     def _is_polling_call(self, snapshot: RankSnapshot) -> bool:
         # torch polls the store for the address of a peer to which it has no connection yet. A peer
@@ -206,7 +206,7 @@ class StallDetector:
             at_fault: The rank's ThreadStats at that time, or None.
         """
         rest = self._rests.get(rank)
-        if rest is None or not rest.is_known or at_fault is None:
+        if rest is None or rest.last is None or at_fault is None:
             return self._clock() - fault_at > 2 * clocks.CHANCE_REST_S
         if rest.last.main_cpu_s - at_fault.main_cpu_s >= clocks.CHANCE_CPU_S:
             return True

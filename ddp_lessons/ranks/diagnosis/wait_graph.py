@@ -28,6 +28,7 @@ from ddp_lessons.ranks.diagnosis.wording import (
     rank_names,
     stall_table,
 )
+from ddp_lessons.ranks.messages.snapshot import snapshot_of
 from ddp_lessons.ranks.system import clocks
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def is_deadlock(snapshots: Snapshots, running: Collection[int], still_s: float =
         and all(
             is_communicating(snapshots.get(rank))
             and (
-                manual_joins.misses_its_limit(snapshots[rank], still_s)  # type: ignore[arg-type]
+                manual_joins.misses_its_limit(snapshot_of(rank, snapshots), still_s)
                 or (
                     not _is_patient(rank, snapshots, running)
                     and not _is_under_way(rank, snapshots, running)
@@ -121,8 +122,8 @@ def _may_be_helped(snapshot: RankSnapshot | None) -> bool:
 def _is_under_way(rank: int, snapshots: Snapshots, running: Collection[int]) -> bool:
     # A call that all ranks of its group have made takes as long as its data needs. That is no
     # deadlock.
-    snapshot = snapshots[rank]
-    if operation(snapshot) in POINT_TO_POINT:  # type: ignore[arg-type]  # it waits
+    snapshot = snapshot_of(rank, snapshots)
+    if operation(snapshot) in POINT_TO_POINT:
         senders_or_receivers = snapshots if snapshot.peer is None else (snapshot.peer,)
         return any(_have_met(rank, other, snapshots) for other in senders_or_receivers)
     if snapshot.call == STORE:
@@ -133,10 +134,10 @@ def _is_under_way(rank: int, snapshots: Snapshots, running: Collection[int]) -> 
 
 
 def _have_met(rank: int, other: int, snapshots: Snapshots) -> bool:
-    snapshot, partner = snapshots[rank], snapshots.get(other)
+    snapshot, partner = snapshot_of(rank, snapshots), snapshots.get(other)
     return (
         is_communicating(partner)
-        and {operation(snapshot), operation(partner)} == POINT_TO_POINT  # type: ignore[arg-type]
+        and {operation(snapshot), operation(partner)} == POINT_TO_POINT
         and partner.peer in (rank, None)
         and (snapshot.tag == partner.tag or None in (snapshot.tag, partner.tag))
     )
@@ -157,7 +158,7 @@ def is_busy_outside(snapshot: RankSnapshot | None) -> bool:
 
 
 def _is_patient(rank: int, snapshots: Snapshots, running: Collection[int]) -> bool:
-    snapshot = snapshots[rank]
+    snapshot = snapshot_of(rank, snapshots)
     if snapshot.call == JOIN and first_mismatch(snapshots, running):
         return False  # the join's own error would not name the desync
     if snapshot.call == JOIN and snapshot.function in CONNECTS_TO_A_STORE:
@@ -186,8 +187,8 @@ def _awaited(rank: int, snapshots: Snapshots, running: Collection[int]) -> tuple
             o for o in snapshot.forming.ranks if o != rank and not makes_alike(o, rank, snapshots)
         )
     if snapshot.call in FORMING or last is None:
-        here = {o for o in others if is_communicating(snapshots[o])}
-        return tuple(o for o in others if o not in here or snapshots[o].call != snapshot.call)
+        theirs = {o: snapshots[o] for o in others}
+        return tuple(o for o, s in theirs.items() if not s or s.call != snapshot.call)
     members = snapshot.groups.get(last.group, list(snapshots))
     return tuple(
         other for other in others if other in members and not calls_alike(other, rank, snapshots)
@@ -210,10 +211,9 @@ def _missing(
         if not culprits:
             continue
         victims = [r for r, peers in waits_for.items() if set(peers) & set(culprits)]
-        call = call_name(snapshots[victims[0]])  # type: ignore[arg-type]  # it waits
-        one = len(victims) == 1
-        waiters = f"{rank_names(victims)} wait{'s' if one else ''}"
-        line = snapshots[victims[0]].line
+        victim = snapshot_of(victims[0], snapshots)
+        call, line = call_name(victim), victim.line
+        waiters = f"{rank_names(victims)} wait{'s' if len(victims) == 1 else ''}"
         where = f"in {call}" + (f" (line {line})" if line else "")
         if state == "finished":
             done = f"{rank_names(culprits)} finished the cell without {_partner(call)}"
@@ -241,9 +241,9 @@ def _state(
 ) -> str:
     if rank not in snapshots:
         return "absent"
-    if rank not in running and rank not in halts:
-        return "outside" if snapshots[rank] is not None and snapshots[rank].outside else "finished"
     snapshot = snapshots[rank]
+    if rank not in running and rank not in halts:
+        return "outside" if snapshot and snapshot.outside else "finished"
     is_with_ranks = is_communicating(snapshot) and snapshot.call != STORE and rank not in halts
     return "communicating" if is_with_ranks else "not communicating"
 
@@ -261,8 +261,10 @@ def _whereabouts(ranks: Iterable[int], snapshots: Snapshots, halts: Mapping[int,
     for rank in ranks:
         snapshot = snapshots.get(rank)
         if rank in halts:
-            is_known = snapshot and snapshot.line
-            spot = halts[rank] + (f" at line {snapshot.line}: {snapshot.code}" if is_known else "")
+            at_line = (
+                f" at line {snapshot.line}: {snapshot.code}" if snapshot and snapshot.line else ""
+            )
+            spot = halts[rank] + at_line
         elif snapshot is None:
             spot = ""
         elif snapshot.line:
@@ -300,18 +302,18 @@ def _circle(snapshots: Snapshots, running: Collection[int], waits_for: _WaitsFor
     waiting = [rank for rank in running if is_communicating(snapshots.get(rank))]
     if not waiting or len(waiting) != len(running):
         return None
-    if {snapshots[rank].call for rank in waiting} == {JOIN}:
-        return manual_joins.not_met(waiting, snapshots[waiting[0]].line), waiting
-    operations = {operation(snapshots[rank]) for rank in waiting}  # type: ignore[arg-type]
+    line = snapshot_of(waiting[0], snapshots).line
+    if {snapshot_of(rank, snapshots).call for rank in waiting} == {JOIN}:
+        return manual_joins.not_met(waiting, line), waiting
+    operations = {operation(snapshot_of(rank, snapshots)) for rank in waiting}
     if len(operations) == 1 and operations <= set(_NEVER):
         where, other = _NEVER[operations.pop()]
-        line = snapshots[waiting[0]].line
         all_wait = "waits" if len(waiting) == 1 else "all wait"
         yet = " yet" if helpers_clause(snapshots) else ""
         at = f" (line {line})" if line else ""
         return f"{rank_names(waiting)} {all_wait} {where}{at}, and none {other}{yet}", waiting
     parts = [
-        f"rank {rank} waits in {call_name(snapshots[rank])}"  # type: ignore[arg-type]
+        f"rank {rank} waits in {call_name(snapshot_of(rank, snapshots))}"
         + (f" for {rank_names(waits_for[rank])}" if waits_for[rank] else "")
         for rank in waiting
     ]

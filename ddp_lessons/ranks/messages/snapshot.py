@@ -127,6 +127,15 @@ For each rank of a cell its snapshot, or None if it did not answer.
 """
 
 
+def snapshot_of(rank: int, snapshots: Snapshots) -> RankSnapshot:
+    """
+    Return the snapshot of a rank that has answered.
+    """
+    snapshot = snapshots[rank]
+    assert snapshot is not None, f"rank {rank} did not answer"
+    return snapshot
+
+
 @dataclass(frozen=True)
 class AgentState:
     """

@@ -42,7 +42,7 @@ Advice for some of mpiexec's error messages.
 
 
 class MPIEngineSetLauncher(
-    ipp_launcher.MPIEngineSetLauncher  # type: ignore[misc, unused-ignore]
+    ipp_launcher.MPIEngineSetLauncher  # type: ignore[misc]  # ipyparallel is untyped
 ):
     """
     ipyparallel's launcher for MPI, with the same configuration, but without MPI in the engines.
@@ -54,7 +54,8 @@ class MPIEngineSetLauncher(
         The engine's command. It lacks ipyparallel's option --mpi, which would put mpi4py into the
         learner's namespace.
         """
-        return self.engine_cmd
+        command: list[str] = self.engine_cmd
+        return command
 
     def start(self, n: int) -> None:
         """
@@ -74,7 +75,7 @@ class MPIEngineSetLauncher(
         is_decided = any("oversubscribe" in word for word in self.mpi_args)
         if not is_decided and _SHARE_CORES not in os.environ:
             self.environment[_SHARE_CORES] = "1"
-        return super().start(n)
+        super().start(n)
 
     def _wait(self) -> None:
         # ipyparallel's last step here polls a process that has already ended. That raises if
@@ -116,7 +117,7 @@ class MPIRankProcesses(UnsupervisedRankProcesses):
         self._outlived: list[int] = []  # dead ranks that mpiexec has survived
 
     def _start(self, n: int, options: Mapping[str, object]) -> MPIEngineSetLauncher:
-        mpiexec = super()._start(n, options)
+        mpiexec: MPIEngineSetLauncher = super()._start(n, options)
         self._supervisor.remove_at_end([mpiexec.output_file])
         return mpiexec
 
@@ -138,7 +139,7 @@ class MPIRankProcesses(UnsupervisedRankProcesses):
         )
 
     def _ended_early(self, rank: int) -> bool:
-        return self._engine_set.has_ended
+        return bool(self._engine_set.has_ended)
 
     def _find_loss(self) -> str:
         mpiexec = self._engine_set.pid

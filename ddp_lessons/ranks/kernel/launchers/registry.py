@@ -97,4 +97,5 @@ def rank_processes_of(started: StartedCluster) -> RankProcesses:
     """
     Return the RankProcesses of the launcher that a StartedCluster names.
     """
-    return load(RANK_LAUNCHERS[started.launcher].rank_processes)(started)
+    made: RankProcesses = load(RANK_LAUNCHERS[started.launcher].rank_processes)(started)
+    return made

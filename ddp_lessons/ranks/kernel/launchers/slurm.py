@@ -54,7 +54,7 @@ class SlurmRankProcesses(UnsupervisedRankProcesses):
 
     def _start(self, n: int, options: Mapping[str, object]) -> SlurmEngineSetLauncher:
         self._began_at = self._looked_at = time.monotonic()
-        job = super()._start(n, options)
+        job: SlurmEngineSetLauncher = super()._start(n, options)
         self._supervisor.run_at_end([[*job.delete_command, job.job_id]])
         self._supervisor.remove_at_end([job.output_file])
         return job

@@ -94,7 +94,7 @@ class SlurmJob:
 
 
 class SlurmEngineSetLauncher(
-    ipp_launcher.SlurmEngineSetLauncher  # type: ignore[misc, unused-ignore]
+    ipp_launcher.SlurmEngineSetLauncher  # type: ignore[misc]  # ipyparallel is untyped
 ):
     """
     ipyparallel's launcher for Slurm. Its errors have Slurm's own messages, and `stop` waits until
@@ -125,7 +125,8 @@ done
         """
         with tempfile.TemporaryDirectory() as folder, _put_off_stop():
             self.batch_file = os.path.join(folder, self.batch_file_name)
-            return super().start(n)
+            job: str = super().start(n)
+            return job
 
     def start_step(
         self, environment: Mapping[str, str], host: str, log: IO[bytes]
@@ -217,7 +218,7 @@ done
         # ipyparallel has a setting for more options, but does not put them into the script.
         super()._insert_options_in_script()
         if self.options:
-            template: str = self.batch_template  # type: ignore[has-type]
+            template: str = self.batch_template  # type: ignore[has-type]  # a trait
             first, rest = template.split("\n", 1)
             self.batch_template = "\n".join([first, "#SBATCH {options}", rest])
 

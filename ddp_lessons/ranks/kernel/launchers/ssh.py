@@ -44,7 +44,7 @@ class SSHRankProcesses(UnsupervisedRankProcesses):
         self._latest: dict[str, SSHEngineLauncher] = {}
 
     def _start(self, n: int, options: Mapping[str, object]) -> SSHEngineSetLauncher:
-        engine_set = super()._start(n, options)
+        engine_set: SSHEngineSetLauncher = super()._start(n, options)
         if engine_set.n < n:
             raise StartFailed(
                 f"Ranks could not be started: expected places for {n} ranks (got {engine_set.n}). "

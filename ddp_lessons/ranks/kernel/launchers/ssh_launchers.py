@@ -28,7 +28,7 @@ _NOTICE_A_HOST_THAT_IS_GONE = (
 )  # fmt: skip
 
 
-class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):  # type: ignore[misc, unused-ignore]
+class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):  # type: ignore[misc]  # untyped
     """
     The launcher of one engine, which a login's host agent starts.
 
@@ -118,19 +118,21 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):  # type: ignore[misc, u
         Raises:
             LauncherError: The host accepts no login, or cannot start the engine.
         """
+        login = self._login
+        assert login is not None, "`begin` comes first"
         for known, limit_s, what in (
-            (self._login.is_in, clocks.SSH_LOGIN_S, "let us in"),
+            (login.is_in, clocks.SSH_LOGIN_S, "let us in"),
             (self._is_known, clocks.START_S, "begin a rank"),  # it first imports torch
         ):
             try:
                 await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(known)), limit_s)
             except TimeoutError as error:
-                self._login.is_silent = True
+                login.is_silent = True
                 raise LauncherError(
                     f"{self.location} did not {what} within {limit_s:g} s"
                 ) from error
         if self.pid < 0:
-            why = self._said or self._login.errors or "the login ended"
+            why = self._said or login.errors or "the login ended"
             raise LauncherError(f"{self.location}: {why}")
         self.notify_start({"host": self.location, "pid": self.pid})
 
@@ -139,14 +141,15 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):  # type: ignore[misc, u
         """
         Whether the engine, or the login through which it was started, has ended.
         """
-        return self._end.is_set() or self._login.end.done()
+        return self._end.is_set() or (self._login is not None and self._login.end.done())
 
     def get_output(self, remove: bool = False) -> str:
         """
         Return the last part of the engine's output.
         """
         if self._login is None:
-            return super().get_output(remove)
+            output: str = super().get_output(remove)
+            return output
         if not self.has_ended and not self._is_stopping:
             self._has_told.clear()
             self._login.order("tell", key=self.identifier)
@@ -192,7 +195,7 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):  # type: ignore[misc, u
 
 
 class SSHEngineSetLauncher(
-    ipp_launcher.SSHEngineSetLauncher  # type: ignore[misc, unused-ignore]
+    ipp_launcher.SSHEngineSetLauncher  # type: ignore[misc]  # untyped
 ):
     """
     The launcher of engines on the hosts of its setting `engines`. Any host may vanish meanwhile.
@@ -220,7 +223,7 @@ class SSHEngineSetLauncher(
         Raises:
             LauncherError: A host accepts no login, or cannot start an engine.
         """
-        dlist = super().start(n)
+        dlist: list[str] = super().start(n)
         logins = {}
         for number, launcher in enumerate(self.begun):
             ssh = tuple(launcher.ssh)

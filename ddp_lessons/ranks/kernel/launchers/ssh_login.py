@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import IO, Any
 
 from ddp_lessons.ranks.supervisor.host_agent import MARK
 from ddp_lessons.ranks.system import clocks
@@ -53,6 +53,8 @@ class HostLogin:
             errors="replace",
             start_new_session=True,  # Stop in a notebook reaches the kernel's process group
         )
+        self._input: IO[str] = self._process.stdin  # type: ignore[assignment]  # it is a pipe
+        self._output: IO[str] = self._process.stdout  # type: ignore[assignment]  # it is a pipe
         self.is_in: Future[None] = Future()
         self.end: Future[int] = Future()
         self.errors = ""
@@ -65,8 +67,8 @@ class HostLogin:
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # the login has ended, as `end` shows
-            self._process.stdin.write(text)
-            self._process.stdin.flush()
+            self._input.write(text)
+            self._input.flush()
 
     def _on_first_message(self, message: dict[str, Any]) -> None:
         self.is_in.set_result(None)
@@ -106,8 +108,8 @@ class HostLogin:
         return not self.is_silent
 
     def _listen(self) -> None:
-        with self._process.stdout as lines:
-            for line in lines:
+        with self._output as output:
+            for line in output:
                 if line.startswith(MARK):
                     message = json.loads(line.removeprefix(MARK))
                     self._listeners[message.pop("key")](message)
@@ -125,7 +127,7 @@ class HostLogin:
         End the login. Processes started through it go on if the host agent was ordered to `keep`.
         """
         with contextlib.suppress(OSError):  # ssh may have ended with orders unread
-            self._process.stdin.close()
+            self._input.close()
         try:
             self._process.wait(0.0 if self.is_silent else clocks.SSH_KNOCK_S)
         except subprocess.TimeoutExpired:  # that host is gone

@@ -27,7 +27,7 @@ from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 from ddp_lessons.ranks.system.processes import can_fork
 
 
-class RanksCluster(ipp.Cluster):  # type: ignore[misc, unused-ignore]
+class RanksCluster(ipp.Cluster):  # type: ignore[misc]  # untyped
     """
     An ipyparallel cluster with one supervisor, which starts and ends its processes.
     """
@@ -73,13 +73,15 @@ class RanksCluster(ipp.Cluster):  # type: ignore[misc, unused-ignore]
             self._connected = None
 
 
-class _SupervisorLauncher(ipp_launcher.BaseLauncher):  # type: ignore[misc, unused-ignore]
+class _SupervisorLauncher(ipp_launcher.BaseLauncher):  # type: ignore[misc]  # untyped
     """
     The common part of both launchers: the supervisor, which is found again by its process id.
     """
 
     supervisor_pid = Integer(-1).tag(to_dict=True)
-    supervisor: SupervisorClient | None = Any()  # type: ignore[assignment]  # a trait
+    supervisor: SupervisorClient = Any(  # type: ignore[assignment]  # a trait
+        help="The SupervisorClient; None before `start`, or if `from_dict` made this launcher."
+    )
 
     @property
     def args(self) -> list[str]:
@@ -99,7 +101,7 @@ class _SupervisorLauncher(ipp_launcher.BaseLauncher):  # type: ignore[misc, unus
 
     @classmethod
     def from_dict(cls, d: Mapping[str, object], **kwargs: object) -> Self:
-        launcher = super().from_dict(d, **kwargs)
+        launcher: Self = super().from_dict(d, **kwargs)
         if not psutil.pid_exists(launcher.supervisor_pid):
             raise ipp_launcher.NotRunning(f"supervisor {launcher.supervisor_pid}")
         launcher.notify_start(launcher.supervisor_pid)
@@ -131,7 +133,7 @@ class _SupervisorLauncher(ipp_launcher.BaseLauncher):  # type: ignore[misc, unus
 
 class SupervisorControllerLauncher(
     _SupervisorLauncher,
-    ipp_launcher.ControllerLauncher,  # type: ignore[misc, unused-ignore]
+    ipp_launcher.ControllerLauncher,  # type: ignore[misc]  # untyped
 ):
     """
     The launcher that has the supervisor fork the controller.
@@ -164,7 +166,8 @@ class SupervisorControllerLauncher(
             if time_limit.is_over:
                 break
             await asyncio.sleep(clocks.CONNECTION_POLL_S)
-        return await super().get_connection_info(timeout=0)
+        info: dict[str, dict[str, object]] = await super().get_connection_info(timeout=0)
+        return info
 
 
 def _is_complete(path: str) -> bool:
@@ -177,7 +180,7 @@ def _is_complete(path: str) -> bool:
 
 class SupervisorEngineLauncher(
     _SupervisorLauncher,
-    ipp_launcher.EngineLauncher,  # type: ignore[misc, unused-ignore]
+    ipp_launcher.EngineLauncher,  # type: ignore[misc]  # untyped
 ):
     """
     The launcher that has the supervisor start the ranks, one engine for each rank.

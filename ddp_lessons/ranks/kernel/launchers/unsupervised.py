@@ -131,7 +131,8 @@ class UnsupervisedRankProcesses(RankProcesses):
         if self.on_this_machine:
             return True
         file = Path(self._cluster.controller.connection_files["engine"])
-        return json.loads(file.read_text(encoding="utf-8"))["interface"] == f"tcp://{LOOPBACK}"
+        interface: str = json.loads(file.read_text(encoding="utf-8"))["interface"]
+        return interface == f"tcp://{LOOPBACK}"
 
     def _engine_output(self) -> str:
         """
