@@ -7,7 +7,7 @@ from fake_snapshots import at, call, finished
 
 from ddp_lessons.errors import CellStopped, RankDied, RankRaised
 from ddp_lessons.ranks.diagnosis.cell_report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
-from ddp_lessons.ranks.diagnosis.conclusion import Evidence, conclude, mark_as_given_up
+from ddp_lessons.ranks.diagnosis.conclusion import Evidence, conclude
 from ddp_lessons.ranks.diagnosis.wait_graph import Diagnosis
 
 DEADLOCK = Diagnosis("rank 1 finished the cell without barrier 1", (1,), {0: (1,)}, "table")
@@ -183,9 +183,20 @@ def test_a_released_rank_that_was_replaced_is_given_up():
     say that they are kept.
     """
     cell = outcomes(RAISED, RELEASED, OK)
-    conclusion = conclude(Evidence(cell))
-    mark_as_given_up(cell, [1, 2])
-    assert [outcome.kind for outcome in cell.values()] == [RAISED, GIVEN_UP, OK]
+    conclusion = conclude(Evidence(cell)).with_given_up([1, 2])
+    kinds = [outcome.kind for outcome in conclusion.evidence.outcomes.values()]
+    assert kinds == [RAISED, GIVEN_UP, OK]
+    assert cell == outcomes(RAISED, RELEASED, OK)
     message = str(conclusion.with_message([]))
     assert message.startswith("rank 0 raised")
     assert "variables are kept" not in message
+
+
+def test_a_name_that_only_the_notebook_knows_is_explained():
+    """
+    The hint follows from the evidence alone: a conclusion does not look into a live notebook.
+    """
+    cell = outcomes(RAISED, OK, evalue="name 'model' is not defined")
+    known = conclude(Evidence(cell, known_names=frozenset({"model"})))
+    assert "`model` lives in the notebook" in str(known.with_message([]))
+    assert "lives" not in str(conclude(Evidence(cell)).with_message([]))

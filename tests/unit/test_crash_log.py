@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from ddp_lessons.ranks.diagnosis.death_report import read_crash_log
+from ddp_lessons.ranks.diagnosis.death_report import parse_crash_log
+from ddp_lessons.ranks.kernel.agent_client import read_stack_file
 from ddp_lessons.ranks.supervisor.child_main import stack_file
 
 DIE = """
@@ -48,7 +49,7 @@ def test_last_words_have_the_line(tmp_path, line, code, is_own_will):
     shows another line.
     """
     assert die(tmp_path, line) == code
-    assert read_crash_log(tmp_path, 2) == (3, is_own_will)
+    assert parse_crash_log(read_stack_file(tmp_path, 2)) == (3, is_own_will)
 
 
 @pytest.mark.parametrize(
@@ -66,15 +67,15 @@ def test_last_words_are_the_ranks_own(tmp_path, line):
     process.
     """
     assert die(tmp_path, line) == 0
-    assert read_crash_log(tmp_path, 2) == (None, False)
+    assert parse_crash_log(read_stack_file(tmp_path, 2)) == (None, False)
 
 
 def test_last_words_of_a_rank_that_left_none(tmp_path):
     """
     Without a crash log, as after a kill from outside, no line is known and none is invented.
     """
-    assert read_crash_log(tmp_path, 2) == (None, False)
+    assert parse_crash_log(read_stack_file(tmp_path, 2)) == (None, False)
     stack_file(tmp_path, 2).write_text(
         'Thread 0x1 (most recent call first):\n  File "/tmp/ipykernel_1/1.py", line 4 in <module>\n'
     )
-    assert read_crash_log(tmp_path, 2) == (None, False)
+    assert parse_crash_log(read_stack_file(tmp_path, 2)) == (None, False)

@@ -4,7 +4,7 @@ The conclusion of a cell: from what was seen of it to one error, or none. Pure: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ddp_lessons.errors import CellFailed, CellStopped, RankDied, RankRaised, RanksGone
@@ -33,6 +33,7 @@ class Evidence:
         last_snapshots: For each rank that was asked while the cell ran, its last snapshot.
         snapshots: For each rank of the cell its snapshot after the cell, or None. Needed only if
             `needs_snapshots` says so.
+        known_names: Names that the notebook defines. Needed only if `needs_snapshots` says so.
         lost_hosts: Names of hosts on which no rank is left.
     """
 
@@ -43,6 +44,7 @@ class Evidence:
     diagnosis: Diagnosis | None = None
     last_snapshots: dict[int, RankSnapshot] = field(default_factory=dict)
     snapshots: Snapshots = field(default_factory=dict)
+    known_names: frozenset[str] = frozenset()
     lost_hosts: tuple[str, ...] = ()
 
     @property
@@ -62,7 +64,7 @@ class Evidence:
     @property
     def needs_snapshots(self) -> bool:
         """
-        Whether the ranks must be asked what they have called, before anything can be concluded.
+        Whether `snapshots` and `known_names` must be filled in, before anything can be concluded.
         """
         are_alike = len({outcome.digest for outcome in self.outcomes.values()}) == 1
         return not self.all_finished or not (are_alike or self.was_released)
@@ -91,6 +93,22 @@ class Conclusion:
     is_postponed: bool = False
     notice: str = ""
 
+    def with_given_up(self, replaced: list[int]) -> Conclusion:
+        """
+        Return this conclusion after a recovery: ranks that were released and yet had to be replaced
+        count as given up.
+
+        Args:
+            replaced: The ranks that were replaced.
+        """
+        outcomes = {
+            rank: replace(outcome, kind=GIVEN_UP)
+            if rank in replaced and outcome.kind == RELEASED
+            else outcome
+            for rank, outcome in self.evidence.outcomes.items()
+        }
+        return replace(self, evidence=replace(self.evidence, outcomes=outcomes))
+
     def with_message(self, done: list[str]) -> CellFailed:
         """
         Return the error to raise.
@@ -106,7 +124,8 @@ class Conclusion:
         is_cause = self.desync and DIED in self.outcome_kinds and not self.evidence.was_stopped
         cause = f"Before that, {self.desync}." if is_cause else ""
         lines = [head, cause, "" if given_up == head else given_up]
-        lines += [*hints_on_ranks(outcomes), cell_report.released_sentence(outcomes), *done]
+        lines += hints_on_ranks(outcomes, self.evidence.known_names)
+        lines += [cell_report.released_sentence(outcomes), *done]
         return self.error("\n".join(line for line in lines if line), traceback)
 
     def _head_and_traceback(self) -> tuple[str, list[str] | tuple[()]]:
@@ -206,19 +225,6 @@ def _stop_head(evidence: Evidence) -> str:
         for (line, code), ranks in at.items()
     ]
     return f"Stopped: {'; '.join(parts) or f'{rank_names(evidence.outcomes)} did not answer'}."
-
-
-def mark_as_given_up(outcomes: dict[int, Outcome], replaced: list[int]) -> None:
-    """
-    Change the outcome of ranks that were released and yet had to be replaced to GIVEN_UP.
-
-    Args:
-        outcomes: For each rank of the cell its Outcome.
-        replaced: The ranks that were replaced.
-    """
-    for rank in replaced:
-        if rank in outcomes and outcomes[rank].kind == RELEASED:
-            outcomes[rank].kind = GIVEN_UP
 
 
 def deaths_message(deaths: dict[int, Outcome], done: list[str]) -> RankDied:

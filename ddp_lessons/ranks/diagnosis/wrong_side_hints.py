@@ -4,8 +4,7 @@ or the other way round.
 """
 
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from ddp_lessons.ranks.diagnosis.cell_report import RAISED, Outcome
 
@@ -36,18 +35,17 @@ def hint_in_the_notebook(error: BaseException, rank_has: Callable[[str], bool] |
     return ""
 
 
-def hints_on_ranks(outcomes: Mapping[int, Outcome]) -> list[str]:
+def hints_on_ranks(outcomes: Mapping[int, Outcome], known_names: Collection[str]) -> list[str]:
     """
     Return hints, one a line, about names that only the notebook has and about joining twice.
 
     Args:
         outcomes: For each rank of a cell its Outcome.
+        known_names: Names that the notebook defines.
 
     Returns:
         list[str]: The hints.
     """
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    known = {} if shell is None else shell.user_ns.keys() - shell.user_ns_hidden.keys()
     raised = [one.evalue for one in outcomes.values() if one.kind == RAISED]
     missed = {name for text in raised for name in _NOT_DEFINED.findall(text)}
     again = [
@@ -57,5 +55,5 @@ def hints_on_ranks(outcomes: Mapping[int, Outcome]) -> list[str]:
     return (again if any(_TWICE in text for text in raised) else []) + [
         f"`{name}` lives in the notebook, and ranks have variables of their own: define it in a "
         "cell that begins with %%px."
-        for name in sorted(missed & set(known))
+        for name in sorted(missed & set(known_names))
     ]

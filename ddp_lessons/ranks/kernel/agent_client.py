@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddp_lessons.private.ipyparallel_client import identity_of, send_control
@@ -181,6 +182,20 @@ def state_in(reply: Mapping[str, Any]) -> AgentState:
     Return the AgentState in a rank agent's reply.
     """
     return AgentState(**reply["content"]["answer"])
+
+
+def read_stack_file(folder: Path | str, rank: int) -> str:
+    """
+    Return all that a rank has written to its stack file; "" if it has no such file.
+
+    Args:
+        folder: The runtime folder of the ranks.
+        rank: The rank, which may have died.
+    """
+    try:
+        return stack_file(folder, rank).read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def snapshot_from_outside(

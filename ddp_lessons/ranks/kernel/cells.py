@@ -16,6 +16,7 @@ from ipyparallel.error import RemoteError, TaskAborted
 from ddp_lessons.private.ipyparallel_client import content_of
 from ddp_lessons.ranks.diagnosis.cell_report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.diagnosis.death_report import line_of_death
+from ddp_lessons.ranks.kernel.agent_client import read_stack_file
 from ddp_lessons.ranks.kernel.cell_transport import CellTransport
 from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput, output_is_missing
 from ddp_lessons.ranks.kernel.recovery import ensure_ready, finish_cell
@@ -212,8 +213,7 @@ class CellRun:
     def _on_death(self, rank, pid, code):
         snapshot = self._stall_monitor.last_snapshots.get(rank)
         where = line_of_death(
-            self.ranks.supervisor.folder,
-            rank,
+            read_stack_file(self.ranks.supervisor.folder, rank),
             snapshot,
             lambda line: source_line(self.source, line),
         )

@@ -4,6 +4,7 @@ Recovery: what the kernel does before and after a cell, so that the next one fin
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from ddp_lessons.ranks.diagnosis.conclusion import (
     conclude,
     deaths_message,
     gone_error,
-    mark_as_given_up,
     postponed_sentence,
 )
 
@@ -61,7 +61,7 @@ def finish_cell(
 
     Args:
         ranks: The Ranks.
-        outcomes: For each rank of the cell its Outcome. A kind may be changed to GIVEN_UP.
+        outcomes: For each rank of the cell its Outcome, to which its host is added.
         stall_monitor: The StallMonitor of the cell.
         stopped: Whether Stop was pressed.
 
@@ -83,7 +83,7 @@ def finish_cell(
     if evidence.needs_snapshots:
         snapshots = stall_monitor.all_snapshots([])
         of_the_cell = {rank: told for rank, told in snapshots.items() if rank in outcomes}
-        evidence = replace(evidence, snapshots=of_the_cell)
+        evidence = replace(evidence, snapshots=of_the_cell, known_names=_names_in_notebook())
     conclusion = conclude(evidence)
     if conclusion.error is None:
         if conclusion.must_regroup:
@@ -93,8 +93,12 @@ def finish_cell(
     if conclusion.is_postponed:
         return conclusion.with_message(_replace_dead(ranks, is_postponed=True))
     recovery = ranks.recover(regroup=conclusion.must_regroup)
-    mark_as_given_up(outcomes, recovery.replaced)
-    return conclusion.with_message(recovery.sentences())
+    return conclusion.with_given_up(recovery.replaced).with_message(recovery.sentences())
+
+
+def _names_in_notebook():
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return frozenset(() if shell is None else shell.user_ns.keys() - shell.user_ns_hidden.keys())
 
 
 def _replace_dead(ranks, is_postponed):
