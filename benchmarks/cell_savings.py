@@ -1,5 +1,5 @@
 """
-Measure what the two entries of a cell's request save that `ranks/system/cell_requests.py` defines.
+Measure what the two entries of a cell's request save that `ranks/messages/cell_requests.py` defines.
 
     python benchmarks/cell_savings.py [--repeats 5]
 
@@ -14,7 +14,7 @@ from cells import TIMER
 from kernel import running_kernel
 from starting import NUM_RANKS, all_reduce_cell, start_cell
 
-from ddp_lessons.ranks.system.cell_requests import BRIEF, TRANSFORMED
+from ddp_lessons.ranks.messages.cell_requests import BRIEF, TRANSFORMED
 
 NUM_CELLS = 150
 _SOURCES = {

@@ -25,9 +25,9 @@ from ddp_lessons.private.ipyparallel_client import (
     reply_handlers,
     run_in_client_thread,
 )
+from ddp_lessons.ranks.messages.cell_requests import BRIEF, transformed
 from ddp_lessons.ranks.messages.report import report_in
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.cell_requests import BRIEF, transformed
 
 if TYPE_CHECKING:
     from ipyparallel import Client

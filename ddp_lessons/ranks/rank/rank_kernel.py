@@ -23,10 +23,10 @@ from jupyter_client.jsonutil import json_default
 from jupyter_client.session import json_packer
 from traitlets import Instance, Type
 
+from ddp_lessons.ranks.messages.cell_requests import BRIEF, RankTransformers
 from ddp_lessons.ranks.messages.report import add_report
 from ddp_lessons.ranks.rank.output_limit import CellStreams, SysOfRank
 from ddp_lessons.ranks.rank.tracebacks import text_of_error
-from ddp_lessons.ranks.system.cell_requests import BRIEF, RankTransformers
 
 if TYPE_CHECKING:
     from ipykernel.iostream import IOPubThread

@@ -5,7 +5,7 @@ Tests that the kernel transforms a cell once for all ranks, and sends the result
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
-from ddp_lessons.ranks.system.cell_requests import RankTransformers, transformed
+from ddp_lessons.ranks.messages.cell_requests import RankTransformers, transformed
 
 
 def _request(code, metadata):

@@ -55,7 +55,7 @@ class RankTransformers(TransformerManager):
         """
         self._usual = self._all()
 
-    def _all(self):
+    def _all(self) -> list[Any]:
         return [*self.cleanup_transforms, *self.line_transforms, *self.token_transformers]
 
     def take(self, request: Mapping[str, Any]) -> None:
