@@ -1,5 +1,5 @@
 """
-Measure what the two entries of a cell's request save that `ranks/messages/cell_requests.py` defines.
+Measure what two entries of a cell's request save: those of `ranks/messages/cell_requests.py`.
 
     python benchmarks/cell_savings.py [--repeats 5]
 

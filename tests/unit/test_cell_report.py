@@ -7,12 +7,6 @@ import signal
 import pytest
 
 from ddp_lessons.ranks.diagnosis.cell_report import (
-    DIED,
-    GIVEN_UP,
-    OK,
-    RAISED,
-    RELEASED,
-    Outcome,
     Recovery,
     died_message,
     given_up_message,
@@ -22,6 +16,7 @@ from ddp_lessons.ranks.diagnosis.cell_report import (
     replaced_sentence,
     stale_sentence,
 )
+from ddp_lessons.ranks.messages.outcome import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.system import clocks
 
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from fake_ranks import MadeUpRanks
 
-from ddp_lessons.ranks.diagnosis.cell_report import OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.kernel import cells
 from ddp_lessons.ranks.kernel.cells import CellRun
+from ddp_lessons.ranks.messages.outcome import OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 

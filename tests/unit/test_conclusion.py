@@ -6,9 +6,9 @@ import pytest
 from fake_snapshots import at, call, finished
 
 from ddp_lessons.errors import CellStopped, RankDied, RankRaised
-from ddp_lessons.ranks.diagnosis.cell_report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.diagnosis.conclusion import Evidence, conclude
 from ddp_lessons.ranks.diagnosis.wait_graph import Diagnosis
+from ddp_lessons.ranks.messages.outcome import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
 
 DEADLOCK = Diagnosis("rank 1 finished the cell without barrier 1", (1,), {0: (1,)}, "table")
 
@@ -59,8 +59,7 @@ def test_unequal_digests_alone_are_no_error():
     Different digests of the collectives alone are no error, because ranks of subgroups may call
     different collectives.
     """
-    cell = outcomes(OK, OK)
-    cell[1].digest = "other"
+    cell = {0: Outcome(OK), 1: Outcome(OK, digest="other")}
     assert Evidence(cell).needs_snapshots
     evidence = Evidence(cell, snapshots={0: snapshot(1), 1: snapshot(1)})
     assert conclude(evidence).error is None

@@ -11,7 +11,7 @@ import pytest
 
 from ddp_lessons.ranks.diagnosis.death_report import parse_crash_log
 from ddp_lessons.ranks.kernel.agent_client import read_stack_file
-from ddp_lessons.ranks.supervisor.child_main import stack_file
+from ddp_lessons.ranks.messages.stack_files import stack_file
 
 DIE = """
 import os, sys

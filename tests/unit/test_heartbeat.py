@@ -12,7 +12,7 @@ from ipyparallel.controller.heartmonitor import HeartMonitor
 from waiting import HANGS_AFTER_S
 from zmq.eventloop.zmqstream import ZMQStream
 
-from ddp_lessons.ranks.rank.orphan_watchdog import GIVEN_UP
+from ddp_lessons.ranks.messages.rank_start import ENGINE_GIVEN_UP
 from ddp_lessons.ranks.supervisor.heartbeat import PromptHeartMonitor
 
 PERIOD_MS = 5000 * HANGS_AFTER_S  # so long that no heart waits for it
@@ -118,7 +118,9 @@ def test_a_heart_that_was_given_up_is_told_so_when_it_beats_again(monkeypatch):
     monitor.responses = set()  # as at each heartbeat
     monitor.handle_pong([b"rank 2", b"9.0"])
     monitor.handle_pong([b"rank 3", b"9.0"])
-    monitor.handle_pong([b"rank 2", GIVEN_UP + b"rank 3"])  # all hearts send back what they receive
-    monitor.handle_pong([b"rank 3", GIVEN_UP + b"rank 3"])
-    assert said == [GIVEN_UP + b"rank 3"]
+    monitor.handle_pong(
+        [b"rank 2", ENGINE_GIVEN_UP + b"rank 3"]
+    )  # all hearts send back what they receive
+    monitor.handle_pong([b"rank 3", ENGINE_GIVEN_UP + b"rank 3"])
+    assert said == [ENGINE_GIVEN_UP + b"rank 3"]
     assert monitor.hearts == {b"rank 2"}

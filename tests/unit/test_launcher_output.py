@@ -195,7 +195,7 @@ def test_home_of_a_rank_in_a_job_is_its_node(monkeypatch, tmp_path):
     The host of a rank in a Slurm job is its node's name, as squeue and scontrol show it.
     """
     monkeypatch.setenv("SLURMD_NODENAME", "n7")
-    assert host_info(str(tmp_path))["host"] == "n7"
+    assert host_info(str(tmp_path)).host == "n7"
     monkeypatch.setenv("LOCAL_RANK", "9")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "9")
     count_by_host(1, 2)

@@ -2,14 +2,17 @@
 Messages between processes arrive as they were sent.
 """
 
+import importlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
 
 import pytest
 from fake_snapshots import at, call, finished
 
 from ddp_lessons.ranks.kernel.agent_client import snapshot_in, state_in
 from ddp_lessons.ranks.messages import orders
+from ddp_lessons.ranks.messages.rank_start import HostInfo
 from ddp_lessons.ranks.messages.report import CellReport, add_report, report_in
 from ddp_lessons.ranks.messages.snapshot import AgentState, FormingGroup, RankSnapshot
 
@@ -56,6 +59,18 @@ def test_a_snapshot_with_an_entry_that_nobody_knows_is_refused():
     reply["content"]["answer"]["mood"] = "good"
     with pytest.raises(TypeError, match="mood"):
         snapshot_in(reply)
+
+
+def test_facts_of_a_host_are_read_whatever_its_version():
+    """
+    The facts of a host arrive from any version of the course. The start then fails with the two
+    versions, and not with an unknown field.
+    """
+    info = HostInfo("node2", 70, "3.12", "2.13.0", "0.4", sees_file=True)
+    sent_info = {**json.loads(json.dumps(asdict(info))), "num_gpus": 8}
+    assert HostInfo.from_message(sent_info) == info
+    del sent_info["sees_file"]
+    assert HostInfo.from_message(sent_info).ddp_lessons == "0.4"
 
 
 @pytest.mark.parametrize("reply", [{"status": "ok"}, {"engine_info": {"engine_id": 2}}])
@@ -128,3 +143,17 @@ def test_a_message_that_is_none_is_refused(content, error):
     """
     with pytest.raises(error):
         orders.from_json(content)
+
+
+def test_messages_are_frozen():
+    """
+    No class of a message can be changed, so that each end reasons about what was sent.
+    """
+    folder = Path(orders.__file__).parent
+    modules = [
+        importlib.import_module(f"ddp_lessons.ranks.messages.{path.stem}")
+        for path in folder.glob("[!_]*.py")
+    ]
+    classes = [each for module in modules for each in vars(module).values() if is_dataclass(each)]
+    assert len(classes) > len(ORDERS)
+    assert [each for each in classes if not each.__dataclass_params__.frozen] == []

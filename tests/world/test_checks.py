@@ -14,8 +14,8 @@ from ddp_lessons.checks.kit.deadline import Deadline
 from ddp_lessons.checks.kit.on_rank.rank_record import Call, RankRecord
 from ddp_lessons.checks.kit.task_registry import find_task
 from ddp_lessons.errors import CellFailed, PrivateNameGone, WrongAnswer
-from ddp_lessons.ranks.diagnosis.cell_report import RAISED, Outcome
 from ddp_lessons.ranks.kernel.cells import run_cell
+from ddp_lessons.ranks.messages.outcome import RAISED, Outcome
 from ddp_lessons.trace.events import COLLECTIVE, Event
 
 RIGHT = """

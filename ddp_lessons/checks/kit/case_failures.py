@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 from ddp_lessons.checks.kit.judging import CaseResult, printed_lines, wrong
 from ddp_lessons.errors import PrivateNameGone, RankDied, WrongAnswer
-from ddp_lessons.ranks.diagnosis.cell_report import DIED, RAISED, Outcome, raised_message
+from ddp_lessons.ranks.diagnosis.cell_report import raised_message
+from ddp_lessons.ranks.messages.outcome import DIED, RAISED, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

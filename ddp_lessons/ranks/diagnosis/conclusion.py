@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from ddp_lessons.errors import CellFailed, CellStopped, RankDied, RankRaised, RanksGone
 from ddp_lessons.ranks.diagnosis import cell_report
-from ddp_lessons.ranks.diagnosis.cell_report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.diagnosis.wait_graph import Diagnosis, diagnose
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 from ddp_lessons.ranks.diagnosis.wrong_side_hints import hints_on_ranks
+from ddp_lessons.ranks.messages.outcome import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.rank.tracebacks import comes_of_a_lost_peer
 
 if TYPE_CHECKING:

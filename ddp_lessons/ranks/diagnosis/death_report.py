@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypedDict
 
 from ddp_lessons.ranks.diagnosis.native_stacks import parse_stacks
-from ddp_lessons.ranks.rank.crash_log import CRASH, OWN_WILL
+from ddp_lessons.ranks.messages.stack_files import CRASH, OWN_WILL
 
 if TYPE_CHECKING:
     from ddp_lessons.ranks.messages.snapshot import RankSnapshot

@@ -6,7 +6,7 @@ or the other way round.
 import re
 from collections.abc import Callable, Collection, Mapping
 
-from ddp_lessons.ranks.diagnosis.cell_report import RAISED, Outcome
+from ddp_lessons.ranks.messages.outcome import RAISED, Outcome
 
 _SET_BY_LESSONS = {"rank", "world_size", "device"}
 _NOT_DEFINED = re.compile(r"name '(\w+)' is not defined")

@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from ddp_lessons.private.ipyparallel_client import identity_of, send_control
 from ddp_lessons.ranks.diagnosis.native_stacks import parse_stacks
+from ddp_lessons.ranks.messages.agent_requests import (
+    RELEASE_REQUEST,
+    SNAPSHOT_REQUEST,
+    STATE_REQUEST,
+    WAKE_REQUEST,
+)
 from ddp_lessons.ranks.messages.orders import CutSockets
 from ddp_lessons.ranks.messages.snapshot import AgentState, RankSnapshot
-from ddp_lessons.ranks.supervisor.child_main import STACK_SIGNAL, stack_file
+from ddp_lessons.ranks.messages.stack_files import STACK_SIGNAL, stack_file
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 from ddp_lessons.ranks.system.processes import waits_on_lock
@@ -61,7 +67,7 @@ class AgentClient:
         Returns:
             dict[int, Future]: The reply of each rank, which `snapshot_in` reads.
         """
-        return self._request(ranks, "snapshot_request")
+        return self._request(ranks, SNAPSHOT_REQUEST)
 
     def ask_state(self, ranks: Iterable[int]) -> dict[int, Future[Any]]:
         """
@@ -70,7 +76,7 @@ class AgentClient:
         Returns:
             dict[int, Future]: The reply of each rank, which `state_in` reads.
         """
-        return self._request(ranks, "state_request")
+        return self._request(ranks, STATE_REQUEST)
 
     def snapshots(self, ranks: Collection[int]) -> dict[int, RankSnapshot]:
         """
@@ -98,7 +104,7 @@ class AgentClient:
             dict[int, Future]: The reply of each rank. The "answer" in its "content" is what
             `RankAgent.release` returns.
         """
-        return self._note(self._request(ranks, "release_request"))
+        return self._note(self._request(ranks, RELEASE_REQUEST))
 
     def wake(self, ranks: Iterable[int]) -> dict[int, Future[Any]]:
         """
@@ -108,7 +114,7 @@ class AgentClient:
             dict[int, Future]: The reply of each rank. The "answer" in its "content" is what
             `RankAgent.wake` returns.
         """
-        return self._note(self._request(ranks, "wake_request"))
+        return self._note(self._request(ranks, WAKE_REQUEST))
 
     def _note(self, futures):
         self._releases += [(r, identity_of(self._client, r), f) for r, f in futures.items()]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipyparallel.error import RemoteError, TaskAborted
 
 from ddp_lessons.private.ipyparallel_client import content_of
-from ddp_lessons.ranks.diagnosis.cell_report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.diagnosis.death_report import line_of_death
 from ddp_lessons.ranks.kernel.agent_client import read_stack_file
 from ddp_lessons.ranks.kernel.cell_transport import CellTransport
@@ -23,6 +23,7 @@ from ddp_lessons.ranks.kernel.recovery import ensure_ready, finish_cell
 from ddp_lessons.ranks.kernel.stall_monitor import StallMonitor
 from ddp_lessons.ranks.kernel.stop_button import StopButton
 from ddp_lessons.ranks.messages.orders import RankDied, SupervisorGone
+from ddp_lessons.ranks.messages.outcome import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.messages.report import CellReport, report_in
 from ddp_lessons.ranks.rank.stack_snapshot import source_line
 from ddp_lessons.ranks.rank.tracebacks import comes_of_a_lost_peer
@@ -240,7 +241,7 @@ class CellRun:
             self._take_events()
         if self._has_culprit(ranks_without_peer):
             for rank in ranks_without_peer:
-                self.outcomes[rank].kind = RELEASED
+                self.outcomes[rank] = replace(self.outcomes[rank], kind=RELEASED)
 
     def _has_culprit(self, ranks_without_peer):
         others = self.outcomes.keys() - set(ranks_without_peer)

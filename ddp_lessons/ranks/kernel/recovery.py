@@ -8,7 +8,6 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddp_lessons.ranks.diagnosis.cell_report import DIED, Outcome
 from ddp_lessons.ranks.diagnosis.conclusion import (
     Evidence,
     conclude,
@@ -16,6 +15,7 @@ from ddp_lessons.ranks.diagnosis.conclusion import (
     gone_error,
     postponed_sentence,
 )
+from ddp_lessons.ranks.messages.outcome import DIED, Outcome
 
 if TYPE_CHECKING:
     from ddp_lessons.errors import DDPLessonsError, RanksGone
@@ -47,7 +47,7 @@ def ensure_ready(ranks: Ranks) -> None:
             rank: Outcome(DIED, exit_code=ranks.supervisor.last_death.get(rank, (None, None))[1])
             for rank in ranks.dead
         }
-        _note_hosts(ranks, deaths)
+        deaths = _with_hosts(ranks, deaths)
         raise deaths_message(deaths, _replace_dead(ranks, is_postponed=ranks.engines.lost_hosts))
     if dead or not ranks.is_consistent:  # inconsistent: a join was stopped half-way, or postponed
         print("\n".join(ranks.recover().sentences()))
@@ -61,7 +61,7 @@ def finish_cell(
 
     Args:
         ranks: The Ranks.
-        outcomes: For each rank of the cell its Outcome, to which its host is added.
+        outcomes: For each rank of the cell its Outcome, without its host.
         stall_monitor: The StallMonitor of the cell.
         stopped: Whether Stop was pressed.
 
@@ -70,9 +70,8 @@ def finish_cell(
     """
     if not ranks.alive:
         return ranks_are_gone(ranks)
-    _note_hosts(ranks, outcomes)
     evidence = Evidence(
-        outcomes,
+        _with_hosts(ranks, outcomes),
         was_stopped=stopped,
         was_deadlocked=stall_monitor.deadlocked,
         was_released=stall_monitor.unblocker is not None,
@@ -113,12 +112,13 @@ def _replace_dead(ranks, is_postponed):
     return [postponed_sentence(sorted(ranks.reported_dead), ranks.engines.lost_hosts)]
 
 
-def _note_hosts(ranks, outcomes):
+def _with_hosts(ranks, outcomes):
     # Note the hosts before the recovery, because a new process may start on another host.
-    hosts, silent = ranks.engines.hosts, ranks.engines.silent
-    answering = {host for rank, host in hosts.items() if rank not in silent}
-    for rank, host in hosts.items():
-        if rank in outcomes:
-            outcomes[rank].host = host
-            if rank in silent:
-                outcomes[rank].silent = "it" if host in answering else host
+    hosts, all_silent = ranks.engines.hosts, ranks.engines.silent
+    answering = {host for rank, host in hosts.items() if rank not in all_silent}
+    noted = dict(outcomes)
+    for rank in hosts.keys() & outcomes.keys():
+        silent = "it" if hosts[rank] in answering else hosts[rank]
+        silent = silent if rank in all_silent else ""
+        noted[rank] = replace(outcomes[rank], host=hosts[rank], silent=silent)
+    return noted

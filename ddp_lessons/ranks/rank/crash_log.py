@@ -11,14 +11,7 @@ import functools
 import os
 import signal
 
-CRASH = "Fatal Python error: "
-"""
-The first words that faulthandler writes when a process crashes.
-"""
-OWN_WILL = "Ends itself.\n\n"
-"""
-The first words that a process writes before it ends itself.
-"""
+from ddp_lessons.ranks.messages.stack_files import OWN_WILL
 
 
 def write_crash_log(file: int) -> None:

@@ -5,26 +5,8 @@ A rank's host, its process, and the versions that are installed there.
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from typing import TypedDict
 
-RANK_FROM = "DDP_LESSONS_RANK_FROM"
-"""
-The environment variable that names the variables that hold a rank's number, separated by spaces.
-Without it, a kernel that runs in a Slurm job would pass its own number, 0, to each of its ranks.
-"""
-
-
-class HostInfo(TypedDict):
-    """
-    The facts about a rank's process and its host.
-    """
-
-    host: str
-    pid: int
-    python: str
-    torch: str
-    ddp_lessons: str
-    sees_file: bool
+from ddp_lessons.ranks.messages.rank_start import HostInfo
 
 
 def host_info(file: str | os.PathLike[str]) -> HostInfo:
@@ -34,20 +16,16 @@ def host_info(file: str | os.PathLike[str]) -> HostInfo:
     Args:
         file: Path of a file that the kernel has made in a folder that all ranks may share. No copy
             of it exists elsewhere, so a rank that sees it shares the kernel's folder.
-
-    Returns:
-        HostInfo: `host`, `pid`, the versions of `python`, `torch` and `ddp_lessons`, and
-        `sees_file`.
     """
-    return {
+    return HostInfo(
         # The name by which Slurm's own commands know a node, else the system's name of the host.
-        "host": os.environ.get("SLURMD_NODENAME") or platform.node(),
-        "pid": os.getpid(),
-        "python": ".".join(platform.python_version_tuple()[:2]),
-        "torch": _version_of("torch"),
-        "ddp_lessons": _version_of("ddp-lessons"),
-        "sees_file": os.path.isfile(file),
-    }
+        host=os.environ.get("SLURMD_NODENAME") or platform.node(),
+        pid=os.getpid(),
+        python=".".join(platform.python_version_tuple()[:2]),
+        torch=_version_of("torch"),
+        ddp_lessons=_version_of("ddp-lessons"),
+        sees_file=os.path.isfile(file),
+    )
 
 
 def _version_of(package):

@@ -14,14 +14,10 @@ from typing import TYPE_CHECKING
 import zmq
 from ipyparallel.controller.heartmonitor import Heart
 
+from ddp_lessons.ranks.messages.rank_start import ENGINE_GIVEN_UP
+
 if TYPE_CHECKING:
     from ipyparallel.engine.app import IPEngine
-
-GIVEN_UP = b"given up "
-"""
-The start of the controller's message to an engine that it has given up and that answers again. The
-engine's identity follows.
-"""
 
 
 def start_orphan_watchdog(
@@ -64,7 +60,7 @@ def start_orphan_watchdog(
 def _watch(monitor, limit_s, identity, engine):
     # Poll once more after the limit: if this process was suspended, unread heartbeats wait by then.
     while monitor.poll(limit_s * 1000) or monitor.poll(0):
-        if monitor.recv_multipart()[-1] == GIVEN_UP + identity:
+        if monitor.recv_multipart()[-1] == ENGINE_GIVEN_UP + identity:
             break
     nanny = getattr(engine, "nanny_pipe", None)
     if nanny is not None:

@@ -22,7 +22,16 @@ from ipyparallel.engine import app
 from traitlets import Float, Integer, default
 
 from ddp_lessons.private.ipyparallel_cluster import stop_engine
-from ddp_lessons.ranks.rank.host_info import RANK_FROM, host_info
+from ddp_lessons.ranks.messages.agent_requests import (
+    HOST_INFO_REQUEST,
+    RELEASE_REQUEST,
+    SNAPSHOT_REQUEST,
+    STATE_REQUEST,
+    WAKE_REQUEST,
+    reply_type,
+)
+from ddp_lessons.ranks.messages.rank_start import RANK_FROM
+from ddp_lessons.ranks.rank.host_info import host_info
 from ddp_lessons.ranks.rank.orphan_watchdog import start_orphan_watchdog
 from ddp_lessons.ranks.rank.output_limit import Descriptors, OutputLimit, RankStream
 from ddp_lessons.ranks.rank.rank_agent import RankAgent
@@ -95,18 +104,17 @@ class RankEngine(app.IPEngine):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(END_SIGNAL, self._end)
         os.register_at_fork(after_in_child=_take_signals_as_python_does)
-        self.kernel.control_handlers.update(
-            host_info_request=self._reply_to(
-                "host_info_reply", lambda content: host_info(content["folder"])
-            ),
-            snapshot_request=self._reply_to(
-                "snapshot_reply", lambda content: self.agent.snapshot()
-            ),
-            state_request=self._reply_to("state_reply", lambda content: self.agent.state()),
-            release_request=self._reply_to("release_reply", lambda content: self.agent.release()),
-            wake_request=self._reply_to("wake_reply", lambda content: self.agent.wake()),
+        answers = {
+            HOST_INFO_REQUEST: lambda content: host_info(content["folder"]),
+            SNAPSHOT_REQUEST: lambda content: self.agent.snapshot(),
+            STATE_REQUEST: lambda content: self.agent.state(),
+            RELEASE_REQUEST: lambda content: self.agent.release(),
+            WAKE_REQUEST: lambda content: self.agent.wake(),
             # Where there is no nanny, ipyparallel's own `client.send_signal` arrives here.
-            signal_request=self._reply_to("signal_reply", _signal_self),
+            "signal_request": _signal_self,
+        }
+        self.kernel.control_handlers.update(
+            {request: self._reply_to(request, answer) for request, answer in answers.items()}
         )
 
     def _end(self, signum, frame):
@@ -152,13 +160,13 @@ class RankEngine(app.IPEngine):
         self.kernel.shell.events.register("post_run_cell", bound.end)  # after the agent's callback
         self.kernel.watch_output(bound, iopub_socket)
 
-    def _reply_to(self, reply_type, work):
+    def _reply_to(self, request, work):
         # The handler runs in the engine's control thread, while the main thread may be blocked.
         def handle(stream, ident, parent):
             answer = work(parent["content"])
             answer = asdict(answer) if is_dataclass(answer) else answer  # type: ignore[arg-type]
             content = {"status": "ok", "answer": answer}
-            self.session.send(stream, reply_type, content, parent=parent, ident=ident)
+            self.session.send(stream, reply_type(request), content, parent=parent, ident=ident)
 
         return handle
 

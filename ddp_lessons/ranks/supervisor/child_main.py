@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ddp_lessons.ranks.messages.stack_files import STACK_SIGNAL, stack_file
 from ddp_lessons.ranks.supervisor.controller_options import hold_ports, needs_ports, ports_argument
 from ddp_lessons.ranks.system import processes as system
 from ddp_lessons.ranks.system.runtime_folder import open_private
@@ -39,18 +40,6 @@ RANK_OPTIONS = ["-P", "-m", "ddp_lessons.ranks.rank.rank_engine"]
 """
 The options after Python's name in the command line by which ipyparallel's launchers start a rank.
 """
-STACK_SIGNAL = signal.SIGUSR2
-"""
-The signal that makes a rank write its main thread's stack to its stack file. It works even while C
-code holds the GIL.
-"""
-
-
-def stack_file(folder: str | os.PathLike[str], rank: int) -> Path:
-    """
-    Return the path of the file to which a rank writes its stacks.
-    """
-    return Path(folder) / f"rank-{rank}.stack"
 
 
 def prepare_to_fork() -> None:

@@ -21,7 +21,7 @@ from ipyparallel.controller.heartmonitor import HeartMonitor
 from ipyparallel.util import bind, connect, set_hwm
 from zmq.eventloop.zmqstream import ZMQStream
 
-from ddp_lessons.ranks.rank.orphan_watchdog import GIVEN_UP
+from ddp_lessons.ranks.messages.rank_start import ENGINE_GIVEN_UP
 from ddp_lessons.ranks.system import clocks
 
 
@@ -73,8 +73,10 @@ class PromptHeartMonitor(HeartMonitor):
         answer may be seconds late, and a rank of which no answer counts is never registered.
         """
         if msg[0] in self._given_up:
-            if not msg[1].startswith(GIVEN_UP):  # the heart echoes our message: do not answer that
-                self._say(GIVEN_UP + msg[0])
+            if not msg[1].startswith(
+                ENGINE_GIVEN_UP
+            ):  # the heart echoes our message: do not answer that
+                self._say(ENGINE_GIVEN_UP + msg[0])
             return
         self.responses.add(msg[0])
         new_hearts = self.responses - self.hearts

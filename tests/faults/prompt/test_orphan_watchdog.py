@@ -10,7 +10,7 @@ import zmq
 from processes import is_running
 from waiting import wait_until
 
-from ddp_lessons.ranks.rank.orphan_watchdog import GIVEN_UP
+from ddp_lessons.ranks.messages.rank_start import ENGINE_GIVEN_UP
 
 WITHIN_S = 20.0
 RANK = """
@@ -62,12 +62,12 @@ def test_a_rank_that_was_given_up_ends_with_its_nanny(controller):
         nanny = int(rank.stdout.readline())
         assert ping.poll(WITHIN_S * 1000)  # the rank has subscribed
         assert answered(ping, pong, b"1.0") == b"rank 3"
-        assert answered(ping, pong, GIVEN_UP + b"rank 2") == b"rank 3"
+        assert answered(ping, pong, ENGINE_GIVEN_UP + b"rank 2") == b"rank 3"
         assert answered(ping, pong, b"2.0") == b"rank 3"
         assert rank.poll() is None
 
         def has_ended():  # repeat: a first message may be lost
-            ping.send(GIVEN_UP + b"rank 3")
+            ping.send(ENGINE_GIVEN_UP + b"rank 3")
             return rank.poll() is not None
 
         wait_until(has_ended, WITHIN_S, "the rank to end")

@@ -38,7 +38,7 @@ from ddp_lessons.checks.kit.on_rank.patching import give_back
 from ddp_lessons.checks.kit.on_rank.rank_record import RankContext, RankRecord
 from ddp_lessons.checks.kit.on_rank.simulated_world import simulate_world
 from ddp_lessons.checks.kit.on_rank.snapshots import pickled, plain
-from ddp_lessons.ranks.diagnosis.cell_report import RAISED, Outcome
+from ddp_lessons.ranks.messages.outcome import RAISED, Outcome
 from ddp_lessons.ranks.rank.rank_agent import current_agent
 from ddp_lessons.ranks.rank.tracebacks import line_of_error, text_of_error
 from ddp_lessons.trace import trace

@@ -14,7 +14,9 @@ from ddp_lessons.private.ipyparallel_client import (
     notification_handlers,
     send_control,
 )
-from ddp_lessons.ranks.rank.host_info import HostInfo, count_by_host
+from ddp_lessons.ranks.messages.agent_requests import HOST_INFO_REQUEST
+from ddp_lessons.ranks.messages.rank_start import HostInfo
+from ddp_lessons.ranks.rank.host_info import count_by_host
 from ddp_lessons.ranks.system import clocks
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def ask_hosts_of_ranks(
         time_limit: A LoadAwareTimeout.
 
     Returns:
-        dict[int, HostInfo]: The `host_info` of each rank that has answered.
+        dict[int, HostInfo]: The HostInfo of each rank that has answered.
     """
     asked: dict[int, list[Future[Any]]] = {rank: [] for rank in ranks}
     answers: dict[int, HostInfo] = {}
@@ -47,14 +49,15 @@ def ask_hosts_of_ranks(
             # Ask again: a request that is sent before the rank's control channel is open is lost.
             identity = identity_of(client, rank)
             if identity is not None:
-                request = send_control(client, identity, "host_info_request", {"folder": folder})
+                request = send_control(client, identity, HOST_INFO_REQUEST, {"folder": folder})
                 asked[rank].append(request)
         requests = [request for sent in asked.values() for request in sent]
         wait(requests, timeout=clocks.HOST_INFO_EVERY_S)
         for rank, sent in asked.items():
             done = [request for request in sent if request.done() and not request.exception()]
             if done:
-                answers[rank] = done[0].result()["content"]["answer"]
+                answer = done[0].result()["content"]["answer"]
+                answers[rank] = HostInfo.from_message(answer)
     return answers
 
 
@@ -87,16 +90,16 @@ def count_ranks_by_host(
 
     Args:
         client: ipyparallel's client.
-        host_infos: For each rank its `host_info`.
+        host_infos: For each rank its HostInfo.
         told_before: For each rank the two numbers that it has; brought up to date.
         replaced_ranks: Ranks that have new processes.
     """
-    counts = Counter(there["host"] for there in host_infos.values())
+    counts = Counter(there.host for there in host_infos.values())
     seen: Counter[str] = Counter()
     told = {}
     for rank, there in sorted(host_infos.items()):
-        position = seen[there["host"]], counts[there["host"]]
-        seen[there["host"]] += 1
+        position = seen[there.host], counts[there.host]
+        seen[there.host] += 1
         is_news = told_before.get(rank) != position or rank in replaced_ranks
         if is_news and rank in client.ids:
             view = client.direct_view(rank)

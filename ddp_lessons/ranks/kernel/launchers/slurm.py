@@ -138,7 +138,7 @@ class SlurmRankProcesses(UnsupervisedRankProcesses):
         if rank in self._steps:
             self._old_steps.append(self._steps.pop(rank))
         self._old_steps = [step for step in self._old_steps if step.poll() is None]
-        host = self._host_infos[rank]["host"]
+        host = self._host_infos[rank].host
         environment = {**self._options()["environment"], **self._own_number(rank)}
         anew = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         log = open_private(self._supervisor.folder / f"step-{rank}.log", anew)

@@ -74,7 +74,7 @@ class SSHRankProcesses(UnsupervisedRankProcesses):
         The names of hosts that have lost all their ranks, and may be gone themselves.
         """
         dead = self.dead
-        hosts = {rank: there["host"] for rank, there in self._host_infos.items()}
+        hosts = {rank: there.host for rank, there in self._host_infos.items()}
         living = {host for rank, host in hosts.items() if rank not in dead}
         return sorted({hosts[rank] for rank in dead if rank in hosts} - living)
 

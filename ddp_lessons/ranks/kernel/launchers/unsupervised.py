@@ -26,7 +26,8 @@ from ddp_lessons.ranks.kernel.launchers.hosts_of_ranks import (
 )
 from ddp_lessons.ranks.kernel.launchers.registry import RANK_LAUNCHERS
 from ddp_lessons.ranks.kernel.rank_processes import RankProcesses, loopback_only
-from ddp_lessons.ranks.rank.host_info import RANK_FROM, HostInfo, host_info
+from ddp_lessons.ranks.messages.rank_start import RANK_FROM, HostInfo
+from ddp_lessons.ranks.rank.host_info import host_info
 from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
@@ -55,7 +56,7 @@ class UnsupervisedRankProcesses(RankProcesses):
         self._host_infos: dict[int, HostInfo] = {}  # of each rank
         # rank -> ipyparallel's launcher of its engine, if it has its own
         self._launcher_of_rank: dict[int, EngineLauncher] = {}
-        self._kernel_host: Mapping[str, object] = {}
+        self._kernel_host: HostInfo | None = None
         self._places: dict[int, tuple[int, int]] = {}  # rank -> (number on its host, ranks there)
         self._loss = ""
         self._replaced: set[int] = set()  # being replaced, perhaps since an earlier attempt
@@ -172,8 +173,8 @@ class UnsupervisedRankProcesses(RankProcesses):
         for rank, there in host_infos.items():
             held = list(self._launcher_of_rank.values())
             free = [one for one in self._all_launchers() if one not in held]
-            alike = [launcher for launcher in free if launcher.pid == there["pid"]]
-            host = short_name(there["host"])
+            alike = [launcher for launcher in free if launcher.pid == there.pid]
+            host = short_name(there.host)
             named = [one for one in alike if short_name(getattr(one, "hostname", "")) == host]
             if named or alike:
                 self._launcher_of_rank[rank] = (named or alike)[0]
@@ -182,12 +183,13 @@ class UnsupervisedRankProcesses(RankProcesses):
         sets = self._cluster.engines.values()
         return [one for each in sets for one in getattr(each, "launchers", {}).values()]
 
-    def _check(self, rank: int, there: Mapping[str, object], here: Mapping[str, object]) -> None:
+    def _check(self, rank: int, there: HostInfo, here: HostInfo) -> None:
         for what in ("python", "torch", "ddp_lessons"):
-            if there[what] != here[what]:
+            if getattr(there, what) != getattr(here, what):
                 raise StartFailed(
-                    f"Ranks could not be started: rank {rank} on {there['host']} has {what} "
-                    f"{there[what]}: expected {here[what]}, as here. Install the same on all hosts."
+                    f"Ranks could not be started: rank {rank} on {there.host} has {what} "
+                    f"{getattr(there, what)}: expected {getattr(here, what)}, as here. Install the "
+                    "same on all hosts."
                 )
 
     @property
@@ -195,21 +197,22 @@ class UnsupervisedRankProcesses(RankProcesses):
         """
         Whether all ranks see the kernel's files.
         """
-        return all(there["sees_file"] for there in self._host_infos.values())
+        return all(there.sees_file for there in self._host_infos.values())
 
     @property
     def hosts(self) -> dict[int, str]:
         """
         {rank: name of its host}; empty if all ranks are on this machine.
         """
-        named = {rank: there["host"] for rank, there in self._host_infos.items()}
-        return {} if set(named.values()) <= {self._kernel_host.get("host")} else named
+        here = set() if self._kernel_host is None else {self._kernel_host.host}
+        named = {rank: there.host for rank, there in self._host_infos.items()}
+        return {} if set(named.values()) <= here else named
 
     def pid(self, rank: int) -> int | None:
         """
         Return a rank's process id on its host, even after its death; None if it is unknown.
         """
-        return self._host_infos[rank]["pid"] if rank in self._host_infos else None
+        return self._host_infos[rank].pid if rank in self._host_infos else None
 
     # ---- deaths ----
 
@@ -241,7 +244,7 @@ class UnsupervisedRankProcesses(RankProcesses):
         End the processes of ranks that cannot be released, through each rank's `KernelNanny`.
         """
         ranks = [rank for rank in ranks if rank in self._client.ids]
-        self._given_up.update(self._host_infos[rank]["pid"] for rank in ranks)
+        self._given_up.update(self._host_infos[rank].pid for rank in ranks)
         self._client.send_signal(signal.SIGKILL, targets=ranks, block=False)
 
     def resume(self, ranks: Collection[int]) -> None:
