@@ -11,7 +11,7 @@ import pytest
 from fake_snapshots import at, call, finished
 
 from ddp_lessons.ranks.kernel.agent_client import snapshot_in, state_in
-from ddp_lessons.ranks.messages import orders
+from ddp_lessons.ranks.messages import host_orders, orders
 from ddp_lessons.ranks.messages.rank_start import HostInfo
 from ddp_lessons.ranks.messages.report import CellReport, add_report, report_in
 from ddp_lessons.ranks.messages.snapshot import AgentState, FormingGroup, RankSnapshot
@@ -121,12 +121,38 @@ def test_orders_and_events_arrive_as_they_were_sent(message):
     assert orders.from_json(content) == message
 
 
+HOST_ORDERS = [
+    host_orders.StartProcess("node1/0", ["python"], {"RANK": "0"}, "/tmp/log", "/tmp/profile"),
+    host_orders.SendLog("node1/0"),
+    host_orders.SignalProcess("node1/0", 9),
+    host_orders.KeepProcesses(),
+    host_orders.AskHost(),
+    host_orders.HostAnswers(),
+    host_orders.ProcessStarted("node1/0", 70),
+    host_orders.LogTail("node1/0", "up\n"),
+    host_orders.ProcessEnded("node1/0", None, "no such file"),
+]
+
+
+@pytest.mark.parametrize("message", HOST_ORDERS, ids=lambda message: type(message).__name__)
+def test_messages_of_a_host_agent_arrive_as_they_were_sent(message):
+    """
+    The kernel and a host agent share these classes, which travel as lines of JSON.
+    """
+    content = json.loads(json.dumps(host_orders.host_message_to_json(message)))
+    is_order = isinstance(message, host_orders.HostOrder)
+    read = host_orders.host_order_from_json if is_order else host_orders.host_answer_from_json
+    assert read(content) == message
+
+
 def test_every_order_and_event_is_tried_here():
     """
-    A new message that is not in the list above would be sent untried.
+    A new message that is not in the lists above would be sent untried.
     """
     known = {*orders.Order.__args__, *orders.Event.__args__}
     assert {type(message) for message in ORDERS} == known
+    known = {*host_orders.HostOrder.__args__, *host_orders.HostAnswer.__args__}
+    assert {type(message) for message in HOST_ORDERS} == known
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -19,7 +20,17 @@ from ddp_lessons.ranks.kernel.launchers.ssh_launchers import (
     SSHEngineLauncher,
     SSHEngineSetLauncher,
 )
-from ddp_lessons.ranks.supervisor import host_agent
+from ddp_lessons.ranks.messages import host_orders
+from ddp_lessons.ranks.messages.host_orders import (
+    AskHost,
+    HostAnswers,
+    KeepProcesses,
+    LogTail,
+    ProcessEnded,
+    SendLog,
+    SignalProcess,
+    StartProcess,
+)
 from ddp_lessons.ranks.supervisor.child_main import RANK_OPTIONS
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.processes import can_fork
@@ -170,6 +181,16 @@ def test_a_host_that_does_not_answer_the_login_is_named(engine_set, monkeypatch)
         started(engine_set({"slow": 1}), 1)
 
 
+def test_a_host_with_another_version_is_named(engine_set):
+    """
+    A host agent whose answers this kernel does not know ends the login, with what to do.
+    """
+    python = f"echo '{host_orders.MARK}{{}}'; sleep 60 #"
+    engines = engine_set({"node1": {"n": 1, "remote_python": python}})
+    with pytest.raises(LauncherError, match="node1: it has another version of the course"):
+        started(engines, 1)
+
+
 def test_a_command_that_is_not_there_is_named(engine_set):
     """
     The error has the host's own message.
@@ -237,18 +258,19 @@ def agent():
         process.kill()
 
 
-def order(agent, **what):
+def order(agent, message):
     """
-    Send an order.
+    Send a HostOrder.
     """
-    print(json.dumps(what), file=agent.stdin, flush=True)
+    print(json.dumps(host_orders.host_message_to_json(message)), file=agent.stdin, flush=True)
 
 
 def heard(agent):
     """
-    Return the agent's next message.
+    Return the agent's next HostAnswer.
     """
-    return json.loads(agent.stdout.readline().removeprefix(host_agent.MARK))
+    line = agent.stdout.readline().removeprefix(host_orders.MARK)
+    return host_orders.host_answer_from_json(json.loads(line))
 
 
 def test_an_agent_says_what_becomes_of_its_orders(agent, tmp_path):
@@ -257,29 +279,30 @@ def test_an_agent_says_what_becomes_of_its_orders(agent, tmp_path):
     another cannot start; a third is kept alive after the login.
     """
     log = str(tmp_path / "logs" / "one")
-    start = {"do": "start", "key": "one", "log": log, "folder": str(tmp_path / "profile")}
     loop = "import os, time; print(os.environ.get('SET'), os.environ.get('HOME'), flush=True)\n"
     loop += "time.sleep(60)"
-    start |= {"words": [sys.executable, "-c", loop], "variables": {"SET": 3, "HOME": ""}}
-    assert heard(agent) == {"key": None, "answers": True}
-    order(agent, **start)
-    pid = heard(agent)["pid"]
+    words, variables = [sys.executable, "-c", loop], {"SET": 3, "HOME": ""}
+    start = StartProcess("one", words, variables, log, str(tmp_path / "profile"))
+    assert heard(agent) == HostAnswers()
+    order(agent, start)
+    pid = heard(agent).pid
     wait_until(lambda: os.path.getsize(log) > 0, 10, "its words")
-    order(agent, do="tell", key="one")
-    assert heard(agent) == {"key": "one", "said": "3 None\n"}
-    order(agent, do="answer")
-    assert heard(agent) == {"key": None, "answers": True}
-    order(agent, do="signal", key="one", number=15)
-    assert heard(agent) == {"key": "one", "code": -15, "said": "3 None\n"}
+    order(agent, SendLog("one"))
+    assert heard(agent) == LogTail("one", "3 None\n")
+    order(agent, AskHost())
+    assert heard(agent) == HostAnswers()
+    order(agent, SignalProcess("one", 15))
+    assert heard(agent) == ProcessEnded("one", -15, "3 None\n")
     assert not psutil.pid_exists(pid)
-    order(agent, do="signal", key="one", number=15)  # it has ended, so this has no effect
-    order(agent, **{**start, "key": "two", "words": ["/no/such/program"]})
+    order(agent, SignalProcess("one", 15))  # it has ended, so this has no effect
+    order(agent, SendLog("one"))
+    order(agent, replace(start, key="two", words=["/no/such/program"]))
     fault = heard(agent)
-    assert fault["code"] is None
-    assert "/no/such/program" in fault["said"]
-    order(agent, **{**start, "key": "kept"})
-    order(agent, do="keep")
-    kept = heard(agent)["pid"]
+    assert fault.code is None
+    assert "/no/such/program" in fault.text
+    order(agent, replace(start, key="kept"))
+    order(agent, KeepProcesses())
+    kept = heard(agent).pid
     agent.stdin.close()
     assert agent.wait(10) == 0
     assert psutil.pid_exists(kept)
@@ -292,18 +315,19 @@ def test_an_agent_imports_torch_once_for_all_ranks_of_its_host(agent, tmp_path):
     The host agent imports torch once and forks all ranks of its host. Each rank behaves as its
     command line says, with its own session and log.
     """
-    start = {"do": "start", "folder": str(tmp_path), "variables": {"OMP_NUM_THREADS": 1, "RANK": 2}}
-    assert heard(agent) == {"key": None, "answers": True}
+    variables = {"OMP_NUM_THREADS": 1, "RANK": 2}
+    assert heard(agent) == HostAnswers()
     for key in ("one", "two"):
         (profile := tmp_path / key).mkdir()
         arguments = [f"--profile-dir={profile}", "--IPEngine.wait_for_url_file=600"]
         words = [sys.executable, *RANK_OPTIONS, *arguments]
-        order(agent, **start, key=key, words=words, log=str(tmp_path / f"{key}.log"))
-        rank = psutil.Process(heard(agent)["pid"])
+        log = str(tmp_path / f"{key}.log")
+        order(agent, StartProcess(key, words, variables, log, str(tmp_path)))
+        rank = psutil.Process(heard(agent).pid)
         assert rank.cmdline() == psutil.Process(agent.pid).cmdline()  # a copy of the agent
         wait_until((profile / "security").is_dir, 20, "what an engine makes in its profile")
         assert (os.getsid(rank.pid), rank.name()) == (rank.pid, "rank 2")
     for key in ("one", "two"):
-        order(agent, do="signal", key=key, number=int(signal.SIGKILL))
+        order(agent, SignalProcess(key, int(signal.SIGKILL)))
         end = heard(agent)
-        assert (end["key"], end["code"]) == (key, -signal.SIGKILL)
+        assert (end.key, end.code) == (key, -signal.SIGKILL)

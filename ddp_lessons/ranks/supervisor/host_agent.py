@@ -16,19 +16,34 @@ nothing here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from typing import TextIO
 
+from ddp_lessons.ranks.messages.host_orders import (
+    MARK,
+    AskHost,
+    HostAnswer,
+    HostAnswers,
+    HostOrder,
+    KeepProcesses,
+    LogTail,
+    ProcessEnded,
+    ProcessStarted,
+    SendLog,
+    SignalProcess,
+    StartProcess,
+    host_message_to_json,
+    host_order_from_json,
+)
 from ddp_lessons.ranks.supervisor import child_main
 from ddp_lessons.ranks.system.processes import can_fork
 
-MARK = "ddp-lessons "
 _TAIL_BYTES = 20000
 
 
@@ -51,35 +66,36 @@ class Agent:
         self._keeps = False
         self._has_torch = False
 
-    def say(self, **what: object) -> None:
-        """
-        Write one answer. Ignore the error if the login is closed, because no kernel reads then.
-        """
-        try:
-            self._output.write(MARK + json.dumps(what) + "\n")
+    def _answer(self, answer: HostAnswer) -> None:
+        # If the login is closed, no kernel reads the answer, and writing it is an error.
+        with contextlib.suppress(OSError):
+            self._output.write(MARK + json.dumps(host_message_to_json(answer)) + "\n")
             self._output.flush()
-        except OSError:
-            pass
 
     # ---- orders ----
 
-    def start(
-        self, key: str, words: list[str], variables: Mapping[str, object], log: str, folder: str
-    ) -> None:
+    def carry_out(self, order: HostOrder) -> None:
         """
-        Start a process, and answer with its id or with the reason why it could not be started.
+        Carry out one HostOrder, and answer it if it asks for an answer.
+        """
+        match order:
+            case StartProcess():
+                self._start(order)
+            case SendLog(key) if key in self._pids:
+                self._answer(LogTail(key, self._tail(key)))
+            case SignalProcess(key, number) if key in self._pids:
+                os.kill(self._pids[key], number)
+            case KeepProcesses():
+                self._keeps = True
+            case AskHost():
+                self._answer(HostAnswers())
 
-        Args:
-            key: Name of the process in orders and answers.
-            words: The command line, a list of words.
-            variables: Environment variables to set. A variable with an empty value is removed.
-            log: Path of the file for the output.
-            folder: A folder that is made if it is missing.
-        """
+    def _start(self, order: StartProcess) -> None:
+        key, words, variables, log = order.key, order.words, order.variables, order.log
         environment = {name: value for name, value in os.environ.items() if name not in variables}
         environment.update({name: str(value) for name, value in variables.items() if value})
         try:
-            for needed in (folder, os.path.dirname(log)):
+            for needed in (order.folder, os.path.dirname(log)):
                 os.makedirs(needed, mode=0o700, exist_ok=True)
             with open(log, "wb") as file:
                 if words[: len(self._for_forks)] == self._for_forks and can_fork()[0]:
@@ -87,10 +103,10 @@ class Agent:
                 else:
                     pid = _start_command(words, environment, file)
         except OSError as error:
-            self.say(key=key, code=None, said=str(error))
+            self._answer(ProcessEnded(key, None, str(error)))
             return
         self._logs[key], self._pids[key] = log, pid
-        self.say(key=key, pid=pid)
+        self._answer(ProcessStarted(key, pid))
 
     def _fork(self, arguments, environment, log):
         if not self._has_torch:
@@ -106,32 +122,6 @@ class Agent:
         os.close(nothing)
         child_main.run_launched_rank(arguments, environment)
 
-    def tell(self, key: str) -> None:
-        """
-        Answer with the end of a running process's log.
-        """
-        if key in self._pids:
-            self.say(key=key, said=self._tail(key))
-
-    def signal(self, key: str, number: int) -> None:
-        """
-        Send a signal to a process, unless it has ended.
-        """
-        if key in self._pids:
-            os.kill(self._pids[key], number)
-
-    def keep(self) -> None:
-        """
-        Keep all processes running when the login ends.
-        """
-        self._keeps = True
-
-    def answer(self) -> None:
-        """
-        Answer that this host can be reached.
-        """
-        self.say(key=None, answers=True)
-
     # ---- the loop ----
 
     def run(self) -> None:
@@ -146,7 +136,7 @@ class Agent:
         selector.register(self._orders, selectors.EVENT_READ)
         selector.register(ends, selectors.EVENT_READ)
         unread = b""
-        self.answer()
+        self._answer(HostAnswers())
         while True:
             ready = {key.fd for key, _ in selector.select()}
             if ends in ready:
@@ -158,8 +148,7 @@ class Agent:
                     break
                 *lines, unread = (unread + received).split(b"\n")
                 for line in lines:
-                    order = json.loads(line)
-                    getattr(self, order.pop("do"))(**order)
+                    self.carry_out(host_order_from_json(json.loads(line)))
         self.close()
 
     def _say_ends(self):
@@ -167,7 +156,7 @@ class Agent:
         for pid, code in child_main.reap():
             if pid in keys:
                 key = keys[pid]
-                self.say(key=key, code=code, said=self._tail(key))
+                self._answer(ProcessEnded(key, code, self._tail(key)))
                 os.remove(self._logs[key])
                 del self._pids[key]
 

@@ -6,13 +6,23 @@ import asyncio
 import sys
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipyparallel.cluster import launcher as ipp_launcher
 from ipyparallel.cluster.launcher import LauncherError
 from traitlets import List, default
 
 from ddp_lessons.ranks.kernel.launchers.ssh_login import HostLogin
+from ddp_lessons.ranks.messages.host_orders import (
+    HostAnswer,
+    KeepProcesses,
+    LogTail,
+    ProcessEnded,
+    ProcessStarted,
+    SendLog,
+    SignalProcess,
+    StartProcess,
+)
 from ddp_lessons.ranks.supervisor.child_main import RANK_OPTIONS
 from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
 from ddp_lessons.ranks.system import clocks
@@ -40,7 +50,7 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):  # type: ignore[misc]  
     pid: int
     _login: HostLogin | None = None
     _code: int | None = None
-    _said = ""
+    _log_tail = ""  # of the engine, or the reason why it could not be started
     _is_stopping = False
 
     @default("to_send")
@@ -82,29 +92,32 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):  # type: ignore[misc]  
         engine's own variables takes precedence.
         """
         self._login = login
-        self._has_told, self._end = threading.Event(), threading.Event()
+        self._has_log, self._end = threading.Event(), threading.Event()
         self._is_known: Future[None] = Future()  # done once its process exists, or has failed
         login.on_message(self.identifier, self._on_message)
         login.end.add_done_callback(self._note_known)
-        login.order(
-            "start",
-            key=self.identifier,
+        order = StartProcess(
+            self.identifier,
             words=self.program + self.program_args,
             variables={"RANK": str(number), **self.get_env()},
             log=f"{self.remote_output_file}.{self.identifier.replace('/', '-')}",
             folder=self.remote_profile_dir,
         )
+        login.order(order)
 
-    def _on_message(self, message: dict[str, Any]) -> None:
-        self.pid = message.get("pid", self.pid)
-        self._said = message.get("said", self._said)
-        if "code" in message:
-            self._code = message["code"]
-            self._end.set()
-        if "pid" in message or "code" in message:
-            self._note_known()
-        if "said" in message:
-            self._has_told.set()
+    def _on_message(self, message: HostAnswer) -> None:
+        match message:
+            case ProcessStarted(_, pid):
+                self.pid = pid
+                self._note_known()
+            case LogTail(_, text):
+                self._log_tail = text
+                self._has_log.set()
+            case ProcessEnded(_, code, text):
+                self._code, self._log_tail = code, text
+                self._end.set()
+                self._note_known()
+                self._has_log.set()
 
     def _note_known(self, *_: object) -> None:
         # Only the thread that listens to the login calls this.
@@ -132,7 +145,7 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):  # type: ignore[misc]  
                     f"{self.location} did not {what} within {limit_s:g} s"
                 ) from error
         if self.pid < 0:
-            why = self._said or login.errors or "the login ended"
+            why = self._log_tail or login.errors or "the login ended"
             raise LauncherError(f"{self.location}: {why}")
         self.notify_start({"host": self.location, "pid": self.pid})
 
@@ -151,10 +164,10 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):  # type: ignore[misc]  
             output: str = super().get_output(remove)
             return output
         if not self.has_ended and not self._is_stopping:
-            self._has_told.clear()
-            self._login.order("tell", key=self.identifier)
-            self._has_told.wait(clocks.SSH_KNOCK_S)
-        return self._said
+            self._has_log.clear()
+            self._login.order(SendLog(self.identifier))
+            self._has_log.wait(clocks.SSH_KNOCK_S)
+        return self._log_tail
 
     def signal(self, sig: int) -> None:
         """
@@ -163,7 +176,7 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):  # type: ignore[misc]  
         if self._login is None or self._login.end.done():
             super().signal(sig)
         else:
-            self._login.order("signal", key=self.identifier, number=int(sig))
+            self._login.order(SignalProcess(self.identifier, int(sig)))
 
     def _start_waiting(self) -> None:
         self._wait_thread = None  # the host agent waits; ipyparallel would log in again
@@ -239,7 +252,7 @@ class SSHEngineSetLauncher(
             await self._close_logins()
             raise
         for login in self._logins:
-            login.order("keep")
+            login.order(KeepProcesses())
         return dlist
 
     async def stop(self) -> None:

@@ -16,14 +16,22 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import IO, Any
+from typing import IO
 
-from ddp_lessons.ranks.supervisor.host_agent import MARK
+from ddp_lessons.ranks.messages.host_orders import (
+    MARK,
+    AskHost,
+    HostAnswer,
+    HostOrder,
+    host_answer_from_json,
+    host_message_to_json,
+)
 from ddp_lessons.ranks.system import clocks
 
 _AGENT = "ddp_lessons.ranks.supervisor.host_agent"
 _HOST = None  # key of the host agent's messages about its host
 _LAST_LINES = 3
+_OTHER_VERSION = "it has another version of the course: install the same on all hosts"
 
 
 class HostLogin:
@@ -59,10 +67,10 @@ class HostLogin:
         self.end: Future[int] = Future()
         self.errors = ""
         self.is_silent = False
-        self._listeners: dict[str | None, Callable[[dict[str, Any]], object]] = {
+        self._listeners: dict[str | None, Callable[[HostAnswer], object]] = {
             _HOST: self._on_first_message
         }
-        self._answer: Future[dict[str, Any]] | None = None
+        self._answer: Future[HostAnswer] | None = None
         threading.Thread(target=self._listen, name="ddp-lessons-login", daemon=True).start()
 
     def _write(self, text: str) -> None:
@@ -70,25 +78,22 @@ class HostLogin:
             self._input.write(text)
             self._input.flush()
 
-    def _on_first_message(self, message: dict[str, Any]) -> None:
+    def _on_first_message(self, message: HostAnswer) -> None:
         self.is_in.set_result(None)
 
-    def order(self, do: str, **arguments: object) -> None:
+    def order(self, order: HostOrder) -> None:
         """
-        Have the host agent run one of its methods, with these arguments.
-
-        Args:
-            do: The method's name, such as "start" (see `host_agent`).
+        Send an order to the host agent.
         """
-        self._write(json.dumps({"do": do, **arguments}) + "\n")
+        self._write(json.dumps(host_message_to_json(order)) + "\n")
 
-    def on_message(self, key: str, listener: Callable[[dict[str, Any]], object]) -> None:
+    def on_message(self, key: str, listener: Callable[[HostAnswer], object]) -> None:
         """
         Call `listener(message)`, in the listening thread, for each message about one process.
 
         Args:
             key: Name of the process in orders and messages.
-            listener: Function of a message, which is a dict.
+            listener: Function of a HostAnswer.
         """
         self._listeners[key] = listener
 
@@ -99,7 +104,7 @@ class HostLogin:
         if self._answer is None:
             self._answer = Future()
             self._listeners[_HOST] = self._answer.set_result
-            self.order("answer")
+            self.order(AskHost())
         answer = asyncio.shield(asyncio.wrap_future(self._answer))  # several tasks may wait for it
         try:
             await asyncio.wait_for(answer, clocks.SSH_KNOCK_S)
@@ -108,16 +113,22 @@ class HostLogin:
         return not self.is_silent
 
     def _listen(self) -> None:
+        fault = ""
         with self._output as output:
             for line in output:
                 if line.startswith(MARK):
-                    message = json.loads(line.removeprefix(MARK))
-                    self._listeners[message.pop("key")](message)
+                    try:
+                        message = host_answer_from_json(json.loads(line.removeprefix(MARK)))
+                    except (KeyError, TypeError):
+                        fault = _OTHER_VERSION
+                        self._process.kill()
+                        break
+                    self._listeners[message.key](message)
         code = self._process.wait()
         with self._errors_file as file:
             file.seek(0)
             lines = file.read().decode(errors="replace").strip().splitlines()
-        self.errors = "; ".join(lines[-_LAST_LINES:])
+        self.errors = fault or "; ".join(lines[-_LAST_LINES:])
         self.end.set_result(code)
         if not self.is_in.done():
             self.is_in.set_result(None)
