@@ -6,7 +6,7 @@ Read the files in this order:
 - `naive` adds up durations and averages all steps, to be compared with.
 - `intervals` has sets of moments: together, at the same time, and the rest.
 - `splitting` splits each rank's step by them.
-- `clocks` brings the spans of several ranks to one clock.
+- `common_clock` brings the spans of several ranks to one clock.
 - `stragglers` finds the rank that holds the others back.
 - `predicting` foretells a step from measured compute and the cost model of lesson 03.
 - `summaries` and `scaling` make reports of raw times: medians, spread, speed-up, Amdahl, Gustafson.
@@ -17,7 +17,7 @@ Lesson: 11_speed.
 """
 
 from ..costs import amdahl_speedup
-from .clocks import clock_offsets_s, in_ms, on_one_clock
+from .common_clock import clock_offsets_s, in_ms, on_one_clock
 from .intervals import difference, intersection, length, union
 from .loading import fetched_ahead
 from .measuring import all_reduce_times_s, least_step_s, step_times_s

@@ -35,7 +35,7 @@ from .merge import Placed, match, merge, unmatched
 from .profiles import merge_profiles, save_profiles
 
 if TYPE_CHECKING:
-    from .clocks import clock_offsets_ns, gather
+    from .clock_offsets import clock_offsets_ns, gather
     from .recorder import Recorder, trace
 
 __all__ = [
@@ -69,8 +69,8 @@ __all__ = [
 
 _NEED_TORCH = {
     "Recorder": "recorder",
-    "clock_offsets_ns": "clocks",
-    "gather": "clocks",
+    "clock_offsets_ns": "clock_offsets",
+    "gather": "clock_offsets",
     "trace": "recorder",
 }
 

@@ -30,7 +30,7 @@ from ddp_lessons.trace import (
     waiting_s,
     waits,
 )
-from ddp_lessons.trace import clocks as clocks_module
+from ddp_lessons.trace import clock_offsets as clocks_module
 
 
 def _collective(rank, index, start_ns, name="all_reduce", num_ranks=2, sequence=0, **fields):
