@@ -1,5 +1,5 @@
 """
-What the modules of this room ask of a group and of its samples.
+What the modules of this package ask of a group and of its samples.
 """
 
 import torch.distributed as dist

@@ -100,7 +100,7 @@ def cut_like(whole: torch.Tensor, parameter: torch.Tensor, piece: torch.Tensor) 
     return flat_view(whole)[start : start + len(piece)]
 
 
-class Bucket:
+class ShardedBucket:
     """
     Say where in a table each of some parameters has its columns.
 

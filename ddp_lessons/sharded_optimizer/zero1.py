@@ -24,7 +24,7 @@ from ..replicas.buckets import MIB, broadcast_from_first, plan_buckets
 from .arguments import WHOLE_MATRIX, check_class, check_group
 from .messages import all_gather, reduce_scatter
 from .over_inner import OverInner, loss_of
-from .pieces import Bucket, cut_like, gradient_like, piece_of
+from .pieces import ShardedBucket, cut_like, gradient_like, piece_of
 from .saving import local_state, sharded_state
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Zero1Optimizer(OverInner):
     task 13.2.
     """
 
-    _buckets: list[Bucket]
+    _buckets: list[ShardedBucket]
     _planned_for: list[int] | None
 
     def __init__(
@@ -110,7 +110,7 @@ class Zero1Optimizer(OverInner):
             for parameter, piece in zip(outer["params"], own["params"], strict=True)
         }
 
-    def buckets(self) -> list[Bucket]:
+    def buckets(self) -> list[ShardedBucket]:
         """
         Return what is sent together, in the order in which backward makes it: the last ones first.
         """
@@ -120,7 +120,7 @@ class Zero1Optimizer(OverInner):
             pairs.reverse()
             plan = plan_buckets([parameter for parameter, _ in pairs], self._cap_bytes)
             self._buckets = [
-                Bucket([pairs[i] for i in places], self._world_size) for places in plan
+                ShardedBucket([pairs[i] for i in places], self._world_size) for places in plan
             ]
             self._planned_for = planned_for
         return self._buckets

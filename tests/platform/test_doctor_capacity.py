@@ -19,7 +19,7 @@ from ddp_lessons.course.doctor.capacity import (
     MIB,
     SERVER_BYTES,
     Learner,
-    Server,
+    ServerResources,
     judge_room,
     seats,
 )
@@ -38,7 +38,7 @@ LEARNER = Learner(
     dearest_cpu_s=4.0,
     dearest_cell=7,
 )
-SERVER = Server(num_cores=8, free_bytes=32 * GIB)
+SERVER = ServerResources(num_cores=8, free_bytes=32 * GIB)
 
 
 def finding(what, num_learners=30, learner=LEARNER, server=SERVER):

@@ -14,7 +14,7 @@ import tornado.netutil
 from waiting import HANGS_AFTER_S
 
 from ddp_lessons.course.classroom.board.app import MOST_BYTES, make_app
-from ddp_lessons.course.classroom.board.board import Board
+from ddp_lessons.course.classroom.board.board import ClassBoard
 from ddp_lessons.course.classroom.board.columns import Column, Row
 from ddp_lessons.progress import state
 
@@ -115,7 +115,7 @@ class BoardThread:
 
     async def _serve(self):
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        self.board = Board(COLUMNS, self.people, self._sources, clock=self._clock)
+        self.board = ClassBoard(COLUMNS, self.people, self._sources, clock=self._clock)
         more = {"log_function": lambda handler: None, **self._more}
         app = make_app(self.board, self.secret, **more)
         sockets = tornado.netutil.bind_sockets(self._wanted, address="127.0.0.1")

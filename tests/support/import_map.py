@@ -124,10 +124,10 @@ def picture():
     lines = []
     for entry in from_the_top(entries := arrows(1)):
         lines += _lines(entry, "", straight(entries)[entry])
-        rooms = arrows(2, entry)
-        for room in from_the_top(rooms):
-            if entry != "checks" or room == "kit":
-                lines += _lines(f"{entry}/{room}", "  ", straight(rooms)[room])
+        folders = arrows(2, entry)
+        for folder in from_the_top(folders):
+            if entry != "checks" or folder == "kit":
+                lines += _lines(f"{entry}/{folder}", "  ", straight(folders)[folder])
     return "".join(line + "\n" for line in lines)
 
 

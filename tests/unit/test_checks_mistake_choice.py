@@ -10,7 +10,7 @@ import torch
 from ddp_lessons.checks.kit import VALUES, Case, CaseResult, Expected, Mistake, Task, found_by
 from ddp_lessons.checks.kit.comparing import find_difference
 from ddp_lessons.checks.kit.mistake_choice import name_mistake
-from ddp_lessons.checks.kit.on_rank.rank_record import Call, RankRecord
+from ddp_lessons.checks.kit.on_rank.rank_record import AnswerCall, RankRecord
 from ddp_lessons.checks.kit.task_registry import all_tasks
 from ddp_lessons.errors import BadInput, WrongAnswer
 
@@ -51,7 +51,7 @@ def _task(*mistakes, expected=EXPECTED):
 
 def _played(task, *results, call="first"):
     seen = [
-        RankRecord(rank, [Call(before=(), result=result, name="total", number=3)])
+        RankRecord(rank, [AnswerCall(before=(), result=result, name="total", number=3)])
         for rank, result in enumerate(results)
     ]
     return CaseResult(task, Case(len(results), {"length": 2}), seen, [""] * len(results), call)

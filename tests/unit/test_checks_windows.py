@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import mse_loss
 
-from ddp_lessons.checks.accumulation.windows import NUM_FEATURES, Window, batches_of
+from ddp_lessons.checks.accumulation.windows import NUM_FEATURES, WindowGradients, batches_of
 from ddp_lessons.checks.kit import Case
 from ddp_lessons.checks.kit.shared.regression import (
     Regression,
@@ -40,7 +40,7 @@ def added_up(case, weigh):
 
 def window_of(case, k=None):
     weights, num_batches = trained(model_of(case)), len(case["sizes"])
-    return Window(case, weights, range(num_batches), k or num_batches)
+    return WindowGradients(case, weights, range(num_batches), k or num_batches)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

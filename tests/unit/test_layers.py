@@ -31,7 +31,7 @@ FORBIDDEN = {
 }
 FORBIDDEN["costs"] = FORBIDDEN["costs"] | {"torch"}
 
-ROOMS = {
+FOLDERS = {
     "ranks": ("messages", "system", "rank", "supervisor", "diagnosis", "kernel"),
     "course": ("notebooks", "rules", "building", "doctor", "learner", "classroom"),
 }
@@ -59,24 +59,24 @@ def faults(source, module):
         target = rest.partition(".")[0]
         if root == "ddp_lessons" and target not in (*allowed, "__version__"):
             wrong.append(f"{module} must not import {name}: it may import {', '.join(allowed)}")
-    return wrong + _faults_of_rooms(source, module)
+    return wrong + _faults_of_folders(source, module)
 
 
 def _is_in(module, part):
     return f"{module}.".startswith(f"ddp_lessons.{part}.")
 
 
-def _faults_of_rooms(source, module):
+def _faults_of_folders(source, module):
     entry, *inside = module.split(".")[1:]
     if entry == "checks" and len(inside) > 1:
-        rooms = ("kit", inside[0])  # no lesson's checks need another lesson's
+        folders = ("kit", inside[0])  # no lesson's checks need another lesson's
     else:
-        rooms = ROOMS.get(entry, ())
-    if not rooms or len(inside) < 2:
+        folders = FOLDERS.get(entry, ())
+    if not folders or len(inside) < 2:
         return []
-    allowed = rooms[: rooms.index(inside[0]) + 1]
+    allowed = folders[: folders.index(inside[0]) + 1]
     return [
-        f"{module} must not import {name}: its room may import {', '.join(allowed)}"
+        f"{module} must not import {name}: its folder may import {', '.join(allowed)}"
         for name in imported_names(source, module)
         if name.startswith(f"ddp_lessons.{entry}.") and name.split(".")[2] not in allowed
     ]
@@ -132,7 +132,7 @@ def test_package_has_no_circles():
     assert circles(one | typed) == []
 
 
-def test_package_has_no_crowded_room():
+def test_package_has_no_crowded_folder():
     """
     No folder has more than MOST_MODULES modules, so that a reader can survey it.
     """
@@ -216,12 +216,16 @@ def test_package_without_torch_stays_without():
         (
             "ddp_lessons.ranks.rank.rank_agent",
             "from ddp_lessons.ranks.supervisor import controller_app",
-            "its room",
+            "its folder",
         ),
-        ("ddp_lessons.ranks.system.json_pipe", "import ddp_lessons.ranks.kernel", "its room"),
-        ("ddp_lessons.course.rules.reading_time", "from ddp_lessons.course import cli", "its room"),
-        ("ddp_lessons.checks.ring.rings", "import ddp_lessons.checks.ddp.scripts", "its room"),
-        ("ddp_lessons.checks.kit.hints", "from ddp_lessons.checks import ring", "its room"),
+        ("ddp_lessons.ranks.system.json_pipe", "import ddp_lessons.ranks.kernel", "its folder"),
+        (
+            "ddp_lessons.course.rules.reading_time",
+            "from ddp_lessons.course import cli",
+            "its folder",
+        ),
+        ("ddp_lessons.checks.ring.rings", "import ddp_lessons.checks.ddp.scripts", "its folder"),
+        ("ddp_lessons.checks.kit.hints", "from ddp_lessons.checks import ring", "its folder"),
     ],
 )
 def test_faults_finds_what_points_the_wrong_way(module, source, fault):

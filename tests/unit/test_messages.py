@@ -106,7 +106,7 @@ ORDERS = [
     orders.ControllerDied(-9),
     orders.TorchImported(2, True, "2.13.0"),
     orders.RankStarted(1, 70),
-    orders.RankDied(1, 70, -11),
+    orders.RankProcessDied(1, 70, -11),
     orders.OrderFailed("OSError: no memory"),
     orders.SupervisorGone(),
 ]

@@ -18,7 +18,7 @@ from paths import ROOT
 from ddp_lessons import checks, hangs, launch
 from ddp_lessons.checks.kit import Case
 from ddp_lessons.checks.kit.judging import CaseResult, judge_own
-from ddp_lessons.checks.kit.on_rank.rank_record import Call, RankRecord
+from ddp_lessons.checks.kit.on_rank.rank_record import AnswerCall, RankRecord
 from ddp_lessons.checks.kit.shared.corpus import recorded_jobs
 from ddp_lessons.checks.kit.task_registry import find_task
 from ddp_lessons.course.doctor.doctor import NEWEST_TRIED_TORCH, OLDEST_TORCH
@@ -196,7 +196,7 @@ def test_hint_says_what_the_line_is_of(who, line, mistake, fact, monkeypatch):
     """
     monkeypatch.setattr(hung, "_jobs", lambda case: [JOB])
     task, case = find_task("10.1"), Case(1, {"faults": [JOB["fault"]]}, seed=3)
-    seen = [RankRecord(0, [Call(before=(), result=(who, line))])]
+    seen = [RankRecord(0, [AnswerCall(before=(), result=(who, line))])]
     with pytest.raises(WrongAnswer) as caught:
         judge_own(CaseResult(task, case, seen, [""]))
     assert caught.value.mistake == mistake

@@ -11,7 +11,7 @@ from worlds import WORLD_SIZES
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.sharded_optimizer import piece_bounds
-from ddp_lessons.sharded_optimizer.pieces import Bucket, cut_like, flat_view, piece_of
+from ddp_lessons.sharded_optimizer.pieces import ShardedBucket, cut_like, flat_view, piece_of
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
@@ -40,7 +40,7 @@ def test_table_holds_every_gradient_once_and_gives_it_back(world_size):
     tables = []
     for rank in range(world_size):
         pairs = [(p, piece_of(p, world_size, rank)) for p in params]
-        bucket = Bucket(pairs, world_size)
+        bucket = ShardedBucket(pairs, world_size)
         assert bucket.width == sum(-(-p.numel() // world_size) for p in params)
         table = bucket.new_table()
         bucket.put_gradients(table)

@@ -11,7 +11,7 @@ from ddp_lessons.checks.kit import Case, CaseResult, checking
 from ddp_lessons.checks.kit.case_failures import wrong_end
 from ddp_lessons.checks.kit.checking import run_and_judge
 from ddp_lessons.checks.kit.deadline import Deadline
-from ddp_lessons.checks.kit.on_rank.rank_record import Call, RankRecord
+from ddp_lessons.checks.kit.on_rank.rank_record import AnswerCall, RankRecord
 from ddp_lessons.checks.kit.task_registry import find_task
 from ddp_lessons.errors import CellFailed, PrivateNameGone, WrongAnswer
 from ddp_lessons.ranks.kernel.cells import run_cell
@@ -165,7 +165,7 @@ def test_message_says_that_nothing_was_called_where_something_may_be(number, is_
     The message says "called: nothing" only for a task with messages: in any other task the words
     would puzzle.
     """
-    seen = [RankRecord(0, [Call(before=())])]
+    seen = [RankRecord(0, [AnswerCall(before=())])]
     error = CaseResult(find_task(number), Case(1), seen, [""]).wrong("nothing", 0)
     assert ("rank 0 of 1 called: nothing" in str(error)) is is_told
 
@@ -176,7 +176,7 @@ def test_message_lists_a_dozen_calls_and_counts_the_rest():
     calls, and as a list they would hide the fault.
     """
     events = [Event(COLLECTIVE, f"call-{n}", 0, n, 0) for n in range(20)]
-    seen = [RankRecord(0, [Call(before=(), events=events)])]
+    seen = [RankRecord(0, [AnswerCall(before=(), events=events)])]
     error = CaseResult(find_task("02.1"), Case(1), seen, [""]).wrong("nothing", 0)
     assert "call-11, 8 more" in str(error)
     assert "call-12" not in str(error)

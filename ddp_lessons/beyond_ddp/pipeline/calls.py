@@ -25,7 +25,7 @@ class Made(NamedTuple):
     stage: int
 
 
-class Call(NamedTuple):
+class StageCall(NamedTuple):
     """
     Hold a message, as one of its two ranks sees it.
 
@@ -66,7 +66,7 @@ def needed_by(made: Made, num_stages: int) -> Made | None:
     return Made(made.kind, made.microbatch, stage) if 0 <= stage < num_stages else None
 
 
-def calls_of(table: Sequence[Sequence[Action]]) -> list[list[Action | Call]]:
+def calls_of(table: Sequence[Sequence[Action]]) -> list[list[Action | StageCall]]:
     """
     Return what each rank does by a table, with its messages: Actions and Calls, in order.
 
@@ -87,15 +87,15 @@ def _around(action, rank, num_ranks, num_stages):
     needed = needed_by(made, num_stages)
     to = made.stage + (1 if made.kind == FORWARD else -1)
     if needed is not None and num_ranks > 1:
-        yield Call("receive", needed, needed.stage % num_ranks)
+        yield StageCall("receive", needed, needed.stage % num_ranks)
     yield action
     if 0 <= to < num_stages and num_ranks > 1:
-        yield Call("send", made, to % num_ranks)
+        yield StageCall("send", made, to % num_ranks)
 
 
 def waiting_for_ever(
     table: Sequence[Sequence[Action]], sends_wait: bool = False
-) -> dict[int, Call]:
+) -> dict[int, StageCall]:
     """
     Play a table as real ranks would, and return who does not come to its end.
 
@@ -104,7 +104,7 @@ def waiting_for_ever(
         sends_wait: Whether a send waits until the other rank receives.
 
     Returns:
-        dict: Rank -> the Call that it never comes back from. Empty if all come to their end.
+        dict: Rank -> the StageCall that it never comes back from. Empty if all come to their end.
 
     Lesson: 15_beyond_ddp.
     """
@@ -136,4 +136,4 @@ def _get_on(rank, left, sent, sends_wait):
 
 
 def _is_awaited(rank, call, others):
-    return bool(others) and others[0] == Call("receive", call.made, rank)
+    return bool(others) and others[0] == StageCall("receive", call.made, rank)

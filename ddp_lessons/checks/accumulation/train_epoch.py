@@ -15,7 +15,7 @@ from ddp_lessons.checks.accumulation.training import (
     judge_trained,
     name_gradient,
 )
-from ddp_lessons.checks.accumulation.windows import Window
+from ddp_lessons.checks.accumulation.windows import WindowGradients
 from ddp_lessons.checks.kit import Case, Task
 from ddp_lessons.checks.kit.shared.warm_up import first_ddp
 from ddp_lessons.pictures import samples_picture
@@ -60,7 +60,9 @@ def _judge(case_result):
             _judge_end(case_result, rank)
         _judge_num_steps(case_result, rank, got, NUM_EPOCHS * len(places), len(set(nums)) == 1)
     for number, part in enumerate(NUM_EPOCHS * places):
-        window = Window(case, case_result.seen[0].output["steps"][number]["weights"], part, k)
+        window = WindowGradients(
+            case, case_result.seen[0].output["steps"][number]["weights"], part, k
+        )
         for rank in range(case.world_size):
             _judge_step(case_result, window, rank, number, part)
     judge_talk(case_result, num_syncs=NUM_EPOCHS * len(places))

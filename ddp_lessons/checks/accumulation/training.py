@@ -4,7 +4,7 @@ The common part of tasks 07.1 to 07.3: a small training run, and how its windows
 
 import torch
 
-from ddp_lessons.checks.accumulation.windows import Watched, Window, batches_of
+from ddp_lessons.checks.accumulation.windows import Watched, WindowGradients, batches_of
 from ddp_lessons.checks.kit import equal
 from ddp_lessons.checks.kit.shared.regression import batch_gradients, gradient
 from ddp_lessons.trace import collectives
@@ -137,7 +137,7 @@ def name_gradient(case_result, window, rank, got, weights, places):
 
     Args:
         case_result: The CaseResult.
-        window: The Window.
+        window: The WindowGradients.
         rank: The rank.
         got: The wrong gradient, (G,).
         weights: (G,), the trained weights.
@@ -244,17 +244,17 @@ AGAIN_MISTAKES = {
 
 def window_of(case, weights):
     """
-    Return the Window of all micro-batches of a case.
+    Return the WindowGradients of all micro-batches of a case.
     """
-    return Window(case, weights, range(len(case["sizes"])), len(case["sizes"]))
+    return WindowGradients(case, weights, range(len(case["sizes"])), len(case["sizes"]))
 
 
 def fewer_of(case, weights):
     """
-    Return the Window of a second call: all micro-batches but the first.
+    Return the WindowGradients of a second call: all micro-batches but the first.
     """
     places = range(len(case["sizes"]))[1:] or range(1)
-    return Window(case, weights, places, len(places))
+    return WindowGradients(case, weights, places, len(places))
 
 
 def refuse_again(case_result, rank, got, expected):

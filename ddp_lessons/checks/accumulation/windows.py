@@ -102,7 +102,7 @@ def batches_of(case, rank):
     )
 
 
-class Window:
+class WindowGradients:
     """
     The right gradient of a window, and its gradients by common mistakes.
 

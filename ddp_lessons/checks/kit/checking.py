@@ -40,7 +40,7 @@ _LOOK_EVERY_S = 0.1
 
 
 @dataclass
-class Run:
+class CheckRun:
     """
     One check of an answer.
 
@@ -130,7 +130,7 @@ def _run_all(task, ranks, start, cases, own_orders=False):
     if not task.in_group:
         # Leave before the clock starts: the group's threads end, and their waits leave the sums.
         ranks.leave()
-    run = Run(task, ranks, folder, start.anew(DEADLINE_S + task.extra_time_s), own_orders)
+    run = CheckRun(task, ranks, folder, start.anew(DEADLINE_S + task.extra_time_s), own_orders)
     task.last_run[:] = [run]
     try:
         for case in cases:

@@ -11,7 +11,7 @@ from ddp_lessons.checks.kit.on_rank.snapshots import equal
 
 
 @dataclass(frozen=True)
-class Difference:
+class ValueDifference:
     """
     The first part in which two values differ.
 
@@ -28,9 +28,9 @@ class Difference:
 
 def find_difference(
     got: object, expected: object, most_off: object = None, where: str = ""
-) -> Difference | None:
+) -> ValueDifference | None:
     """
-    Return the Difference of two values, or None if they agree.
+    Return the ValueDifference of two values, or None if they agree.
 
     Tensors must agree in dtype and shape, lists and tuples in type and length. A list of numbers or
     texts differs as a whole, so that the message shows all of its items.
@@ -44,7 +44,7 @@ def find_difference(
     """
     if isinstance(expected, list | tuple | dict):
         if type(got) is not type(expected):
-            return Difference(got, expected, where)
+            return ValueDifference(got, expected, where)
         return _find_difference_inside(got, expected, most_off, where)
     if isinstance(expected, torch.Tensor):
         is_alike = isinstance(got, torch.Tensor) and (got.dtype, got.shape) == (
@@ -60,7 +60,7 @@ def find_difference(
         is_near = isinstance(got, int | float) and (
             abs(got - expected) <= most_off  # type: ignore[operator]  # both are numbers
         )
-    return None if is_near else Difference(got, expected, where)
+    return None if is_near else ValueDifference(got, expected, where)
 
 
 def _are_near(got, expected, most_off):
@@ -73,7 +73,7 @@ def _find_difference_inside(got, expected, most_off, where):
     is_dict = isinstance(expected, dict)
     keys = list(expected) if is_dict else range(len(expected))
     if (got.keys() != expected.keys()) if is_dict else (len(got) != len(expected)):
-        return Difference(got, expected, where)
+        return ValueDifference(got, expected, where)
     for key in keys:
         limit = most_off[key] if isinstance(most_off, list | tuple | dict) else most_off
         place = f"{key}" if is_dict else f"item {key}"
@@ -82,5 +82,5 @@ def _find_difference_inside(got, expected, most_off, where):
         )
         if found is not None:
             is_plain = not isinstance(expected[key], torch.Tensor | list | tuple | dict)
-            return Difference(got, expected, where) if is_plain and not is_dict else found
+            return ValueDifference(got, expected, where) if is_plain and not is_dict else found
     return None

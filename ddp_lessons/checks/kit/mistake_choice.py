@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from ddp_lessons.checks.kit.comparing import Difference, find_difference
+from ddp_lessons.checks.kit.comparing import ValueDifference, find_difference
 from ddp_lessons.checks.kit.mistakes import VALUES
 from ddp_lessons.errors import BadInput
 
@@ -117,9 +117,9 @@ class View:
         return expected and expected.most_off and expected.most_off(self.case, self.rank)
 
     @cached_property
-    def difference(self) -> Difference | None:
+    def difference(self) -> ValueDifference | None:
         """
-        The Difference from the right value. None if there is none, or without an Expected.
+        The ValueDifference from the right value. None if there is none, or without an Expected.
         """
         if self.case_result.task.expected is None:
             return None

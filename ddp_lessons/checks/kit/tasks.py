@@ -18,7 +18,7 @@ from ddp_lessons.errors import BadInput
 
 if TYPE_CHECKING:
     from ddp_lessons.checks.kit.cases import Case
-    from ddp_lessons.checks.kit.checking import Run
+    from ddp_lessons.checks.kit.checking import CheckRun
     from ddp_lessons.checks.kit.judging import CaseResult
     from ddp_lessons.checks.kit.mistake_choice import Expected
     from ddp_lessons.checks.kit.on_rank.rank_record import RankContext
@@ -77,7 +77,7 @@ class Task:
             no call.
 
     Attributes:
-        last_run: A list with the Run of the last check; empty before the first one.
+        last_run: A list with the CheckRun of the last check; empty before the first one.
     """
 
     number: str
@@ -103,7 +103,7 @@ class Task:
     draws_case: int = 0
     extra_time_s: float = 0.0
     warm_up: Callable[[], object] | None = None
-    last_run: list[Run] = field(default_factory=list, init=False, compare=False, repr=False)
+    last_run: list[CheckRun] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.judge is None:

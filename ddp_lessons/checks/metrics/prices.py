@@ -21,10 +21,10 @@ def number_of(result):
 
 def fact_of_price(call, most_bytes):
     """
-    Return a sentence if a Call makes more than one collective or sends too much, else "".
+    Return a sentence if an AnswerCall makes more than one collective or sends too much, else "".
 
     Args:
-        call: The Call.
+        call: The AnswerCall.
         most_bytes: The most bytes that a rank may hand over in a call.
     """
     events = [event for event in call.events if event.is_communication]
@@ -46,7 +46,7 @@ def judge_price(case_result, rank, call, most_bytes):
     Args:
         case_result: The CaseResult.
         rank: The rank that made the call.
-        call: The Call.
+        call: The AnswerCall.
         most_bytes: The most bytes that a rank may hand over in a call.
     """
     if fact := fact_of_price(call, most_bytes):

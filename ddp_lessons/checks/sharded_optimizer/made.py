@@ -7,7 +7,7 @@ import weakref
 import torch
 
 
-class Made:
+class OptimizerCounts:
     """
     Counts of the optimizers that an answer makes from a class, and of the numbers in their state.
 

@@ -10,7 +10,7 @@ import torch
 
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task, equal, words
 from ddp_lessons.checks.kit.shared.warm_up import first_step
-from ddp_lessons.checks.sharded_optimizer.made import Made
+from ddp_lessons.checks.sharded_optimizer.made import OptimizerCounts
 from ddp_lessons.checks.sharded_optimizer.mistaken_runs import goes_by, stays_behind, takes_no_mean
 from ddp_lessons.checks.sharded_optimizer.plain_runs import (
     LATER_MOMENTUM,
@@ -70,7 +70,7 @@ def _drawn(draw):
 
 
 def _act(context, ShardedOptimizer):
-    case, made = context.case, Made(context["class"])
+    case, made = context.case, OptimizerCounts(context["class"])
     params = params_of(case, context.device)
     given, added = groups_of(case, params)
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in case["settings"].items()}

@@ -52,7 +52,7 @@ class Learner:
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerResources:
     """
     The resources that a server has for a room of learners.
 
@@ -74,7 +74,7 @@ def judge_room(num_learners, learner, server):
     Args:
         num_learners: Number of learners in the room.
         learner: The Learner that was measured.
-        server: The Server.
+        server: The ServerResources.
 
     Returns:
         list[Finding]: One for each thing that a room needs.

@@ -12,7 +12,7 @@ from pathlib import Path
 from jupyter_core.utils import ensure_event_loop
 
 from ddp_lessons.course.building.kernels import start_kernel
-from ddp_lessons.course.doctor.capacity import Learner, Server, judge_room
+from ddp_lessons.course.doctor.capacity import Learner, ServerResources, judge_room
 from ddp_lessons.course.doctor.machine import others_stop_at
 from ddp_lessons.course.notebooks.cell_roles import RAISES, tags_of
 from ddp_lessons.course.notebooks.notebook_paths import choose, find_course
@@ -94,7 +94,7 @@ def look_at_room(num_learners, stem=STEM):
         NotMeasured: A cell failed, or took too long.
     """
     _, free_bytes = memory()  # before anything runs
-    server = Server(usable_cores(), free_bytes, others_stop_at())
+    server = ServerResources(usable_cores(), free_bytes, others_stop_at())
     (paths,) = [paths for paths in choose(find_course(), [stem]) if paths.is_lesson]
     return judge_room(num_learners, measure(paths), server)
 

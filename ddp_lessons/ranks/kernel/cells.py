@@ -22,7 +22,7 @@ from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput, output_i
 from ddp_lessons.ranks.kernel.recovery import ensure_ready, finish_cell
 from ddp_lessons.ranks.kernel.stall_monitor import StallMonitor
 from ddp_lessons.ranks.kernel.stop_button import StopButton
-from ddp_lessons.ranks.messages.orders import RankDied, SupervisorGone
+from ddp_lessons.ranks.messages.orders import RankProcessDied, SupervisorGone
 from ddp_lessons.ranks.messages.outcome import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.messages.report import CellReport, report_in
 from ddp_lessons.ranks.rank.stack_snapshot import source_line
@@ -159,7 +159,7 @@ class CellRun:
         return finish_cell(self.ranks, self.outcomes, self._stall_monitor, self._stopped)
 
     def _on_supervisor_event(self, event):
-        if isinstance(event, RankDied):
+        if isinstance(event, RankProcessDied):
             self._requests.tell("died", event.rank, (event.pid, event.code))
         elif isinstance(event, SupervisorGone):
             self._requests.tell("gone")

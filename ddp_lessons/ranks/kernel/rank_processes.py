@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.private.ipyparallel_client import report_death
 from ddp_lessons.ranks.diagnosis.wording import rank_names
-from ddp_lessons.ranks.messages.orders import RankDied
+from ddp_lessons.ranks.messages.orders import RankProcessDied
 from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
@@ -307,7 +307,7 @@ class SupervisedRankProcesses(RankProcesses):
     def _on_supervisor_event(self, event):
         # Report the death to the controller at once. It then gives the rank's number to the next
         # engine that asks for it, and fails the requests that wait for the rank.
-        if isinstance(event, RankDied) and event.rank in self._client.ids:
+        if isinstance(event, RankProcessDied) and event.rank in self._client.ids:
             report_death(self._client, event.rank)
 
 

@@ -19,7 +19,7 @@ from ddp_lessons.ranks.messages.orders import (
     ControllerStarted,
     EndAll,
     OrderFailed,
-    RankDied,
+    RankProcessDied,
     RankStarted,
     RemoveAtEnd,
     RunAtEnd,
@@ -168,7 +168,7 @@ class SupervisorClient:
                 case RankStarted(rank, pid):
                     self.pids = {**self.pids, rank: pid}
                     self.ended.discard(rank)
-                case RankDied(rank, pid, code):
+                case RankProcessDied(rank, pid, code):
                     self.last_death[rank] = (pid, code)
                     self.ended.add(rank)
                     if self.pids.get(rank) == pid:

@@ -142,7 +142,7 @@ class RankStarted:
 
 
 @dataclass(frozen=True)
-class RankDied:
+class RankProcessDied:
     """
     An event: a rank's process has ended.
 
@@ -191,7 +191,7 @@ Event = (
     | ControllerDied
     | TorchImported
     | RankStarted
-    | RankDied
+    | RankProcessDied
     | OrderFailed
     | SupervisorGone
 )

@@ -29,7 +29,7 @@ from ddp_lessons.ranks.messages.orders import (
     EndAll,
     ImportTorch,
     OrderFailed,
-    RankDied,
+    RankProcessDied,
     RankStarted,
     RemoveAtEnd,
     RunAtEnd,
@@ -190,7 +190,7 @@ class Supervisor:
                 self._report(ControllerDied(code))
                 self._running = False  # without a controller no cell can reach a rank
             elif pid in self.ranks:
-                self._report(RankDied(self.ranks.pop(pid), pid, code))
+                self._report(RankProcessDied(self.ranks.pop(pid), pid, code))
 
     def _from_kernel(self, link):
         orders = link.receive()

@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 @dataclass
-class Call:
+class AnswerCall:
     """
     One call of the answer, as one rank saw it.
 
@@ -44,7 +44,7 @@ class Call:
             deleted. Rank 0 counts them; on other ranks the number is 0.
         changes: {name of what changed: a sentence}, for the models and optimizers among the
             arguments (see `ArgumentState.changes`).
-        again: The Call of the second try with the same arguments, in a task with `twice`.
+        again: The AnswerCall of the second try with the same arguments, in a task with `twice`.
         repeats: Whether it returned what an earlier call with other arguments had returned.
         kept_room: In a second try, whether its result shares memory with the first one's, or the
             first result has changed since.
@@ -61,7 +61,7 @@ class Call:
     events: list[Event] = field(default_factory=list)
     num_keys: int = 0
     changes: dict[str, str] = field(default_factory=dict)
-    again: Call | None = None
+    again: AnswerCall | None = None
     repeats: bool = False
     kept_room: bool = False
     num_threads: int = 0
@@ -76,13 +76,13 @@ class RankRecord:
 
     Args:
         rank: The rank.
-        calls: A Call for each `context.call`.
+        calls: An AnswerCall for each `context.call`.
         output: A copy of the value that the task's `act` returned.
         num_orders: How often the answer used the order of a set of texts, or a hash.
     """
 
     rank: int
-    calls: list[Call]
+    calls: list[AnswerCall]
     output: Any = None
     num_orders: int = 0
 
@@ -97,7 +97,7 @@ class RankContext:
         world_size: Number of ranks of the case.
         device: The torch.device of this rank.
         folder: Path of a folder that all cases of this check share; it is removed afterwards.
-        calls: A Call for each call of the answer so far.
+        calls: An AnswerCall for each call of the answer so far.
         twice: Whether each call is made once more with the same arguments.
         must_join_threads: Whether a call must have waited for the threads that it has started.
     """
@@ -117,7 +117,7 @@ class RankContext:
         self.world_size = case.world_size
         self.device = rank_device()
         self.folder = Path(folder)
-        self.calls: list[Call] = []
+        self.calls: list[AnswerCall] = []
         self._num_calls = 0
 
     def __getitem__(self, name: str) -> Any:
@@ -160,7 +160,7 @@ class RankContext:
         lent, was_in_group, num_keys = ArgumentState(given), dist.is_initialized(), _num_keys()
         self._num_calls += 1
         name = getattr(answer, "__name__", "")
-        seen = Call(before=plain(given), name=name, number=self._num_calls)
+        seen = AnswerCall(before=plain(given), name=name, number=self._num_calls)
         watched = late_threads() if self.must_join_threads else nullcontext(lambda: 0)
         with trace(*watch) as events, watched as num_left:
             result = answer(*args, **kwargs)

@@ -59,7 +59,7 @@ class Handler(tornado.web.RequestHandler):
     @property
     def board(self):
         """
-        The Board.
+        The ClassBoard.
         """
         return self.settings["board"]
 
@@ -283,7 +283,7 @@ def make_app(board, secret, prefix="/", hub=None, paths=None, **settings):
     Return the tornado application.
 
     Args:
-        board: The Board.
+        board: The ClassBoard.
         secret: The secret that opens the teacher's page.
         prefix: Beginning of all paths, such as "/services/board/".
         hub: The Hub that identifies learners, or None.

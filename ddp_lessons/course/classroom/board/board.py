@@ -16,7 +16,7 @@ _END_S = 2.0
 _LOOK_EVERY_S = 0.02
 
 
-class Board:
+class ClassBoard:
     """
     The data that the page shows: columns, and rows from several sources.
 

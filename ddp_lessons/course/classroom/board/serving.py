@@ -12,7 +12,7 @@ import tornado.httpserver
 from tornado.ioloop import PeriodicCallback
 
 from ddp_lessons.course.classroom.board.app import MOST_BYTES, make_app
-from ddp_lessons.course.classroom.board.board import Board
+from ddp_lessons.course.classroom.board.board import ClassBoard
 from ddp_lessons.course.classroom.board.roster import People
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.progress import state
@@ -83,14 +83,14 @@ def serve_for_hub(read_columns, say=print):
 
 
 async def _serve_source(columns, host, port, source, say):
-    secret, board = secrets.token_urlsafe(24), Board(columns, sources=[source])
+    secret, board = secrets.token_urlsafe(24), ClassBoard(columns, sources=[source])
     server, port = _listen(make_app(board, secret, log_function=_log_nothing), host, port)
     say(f"the board: {_address(host, port)}/?token={secret}")
     await _until_ended(server, board)
 
 
 async def _serve_people(columns, host, port, people, say):
-    board = Board(columns, people)
+    board = ClassBoard(columns, people)
     app = make_app(board, people.teacher, log_function=_log_nothing)
     server, port = _listen(app, host, port)
     board.address = _address(host, port)
@@ -104,7 +104,7 @@ async def _serve_hub(read_columns, people, say):
         hub_service,  # the only module that needs jupyterhub
     )
 
-    service, board = hub_service.Hub(), Board([], people)
+    service, board = hub_service.Hub(), ClassBoard([], people)
     # A stored secret keeps the teacher logged in when the board is started again.
     own = {"cookie_secret": people.teacher, "log_function": _log_nothing}
     app = make_app(board, people.teacher, service.prefix, service, hub_service.paths(), **own)
