@@ -9,12 +9,20 @@ import pytest
 from lessons import STEMS
 from paths import ROOT
 
+from ddp_lessons.checks.kit.task_registry import all_tasks
+
 PACKAGE = ROOT / "ddp_lessons"
 RUNS_LESSONS = {"private", "jobs", "progress", "ranks", "checks", "course"}
 """
 Packages that run the lessons. All others are the textbook, each line of which a test reaches.
 """
-NUMBERS = ("sixteen", "seventeen", "eighteen", "nineteen", "twenty", "twenty-one", "twenty-two")
+NUMBERS = {
+    16: "sixteen", 17: "seventeen", 18: "eighteen", 19: "nineteen", 20: "twenty",
+    21: "twenty-one", 22: "twenty-two", 23: "twenty-three", 24: "twenty-four",
+}  # fmt: skip
+"""
+The words for numbers of lessons, of which texts may have one.
+"""
 MODULE = re.compile(r"`((?:ddp_lessons[./])?(?:\w+[./])+\w+\.py)`")
 DOTTED = re.compile(r"`((?:ddp_lessons|checks|kit|private)\.[a-z_.]+[a-z_])`")
 
@@ -42,11 +50,25 @@ def test_texts_count_the_tasks_that_there_are(name):
         for heading in re.findall(r"^# ## \d\d\.\d+ ", path.read_text(), re.MULTILINE)
     ]
     text = (ROOT / name).read_text()
-    count = NUMBERS[len(STEMS) - 16]
+    assert len(STEMS) in NUMBERS, f"add the word for {len(STEMS)} to NUMBERS"
+    count = NUMBERS[len(STEMS)]
     right = {f"{len(headings)} tasks", f"{count} lessons", f"{count} notebooks"}
-    found = re.findall(rf"\b\d+ tasks\b|\b(?:{'|'.join(NUMBERS)}) (?:lessons|notebooks)", text)
+    found = re.findall(
+        rf"\b\d+ tasks\b|\b(?:{'|'.join(NUMBERS.values())}) (?:lessons|notebooks)", text
+    )
     assert f"{len(headings)} tasks" in found, f"edit {name}: it says nothing of {right}"
     assert set(found) <= right, f"edit {name}: it says {found}; right is {right}"
+
+
+def test_every_task_is_found_in_its_folder():
+    """
+    A new module with a Task needs no entry in a list. If two tasks had one name, one would be lost.
+    """
+    sources = [path.read_text() for path in (PACKAGE / "checks").glob("*/*.py")]
+    written = [
+        name for text in sources for name in re.findall(r"^(\w+) = Task\(", text, re.MULTILINE)
+    ]
+    assert sorted(task.name for task in all_tasks().values()) == sorted(written)
 
 
 def texts():

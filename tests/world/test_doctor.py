@@ -267,7 +267,8 @@ def test_probe_two_ranks_really_all_reduce():
 
 def test_probe_runs_a_cell_and_knows_the_private_names():
     """
-    The doctor's own all-reduce needs no private name, so it says nothing about a lesson's cell.
+    The probe runs a cell on ranks and tries each private name, because its own all-reduce needs no
+    private name, and would succeed where a lesson fails.
     """
     report = ask_torch()
     assert report.num_private_names > 40

@@ -5,16 +5,6 @@ Legend: w ranks; a tensor of n rows of which rank r holds some; step s is made w
 done.
 """
 
-from ddp_lessons.checks.checkpoint.capture import capture
-from ddp_lessons.checks.checkpoint.finish import finish
-from ddp_lessons.checks.checkpoint.reshard import reshard
-from ddp_lessons.checks.checkpoint.save import save
-from ddp_lessons.checks.checkpoint.train import train
+from ddp_lessons.checks.kit.task_registry import tasks_in
 
-TASKS = (
-    save,
-    capture,
-    train,
-    reshard,
-    finish,
-)
+globals().update(tasks_in(__name__))

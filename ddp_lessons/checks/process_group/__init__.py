@@ -5,12 +5,6 @@ Legend: rank r of w. The answers to 01.1 and 01.3 are called while no process gr
 answer to 01.2 in a new one.
 """
 
-from ddp_lessons.checks.process_group.even_and_odd import even_and_odd
-from ddp_lessons.checks.process_group.join import join
-from ddp_lessons.checks.process_group.missing import missing
+from ddp_lessons.checks.kit.task_registry import tasks_in
 
-TASKS = (
-    join,
-    even_and_odd,
-    missing,
-)
+globals().update(tasks_in(__name__))

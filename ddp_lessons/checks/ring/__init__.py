@@ -5,16 +5,6 @@ Legend: w ranks; n numbers of a tensor, cut into w chunks. In a ring to the righ
 to rank r + 1 only; in a ring to the left, to rank r - 1 only.
 """
 
-from ddp_lessons.checks.ring.all_gather import all_gather
-from ddp_lessons.checks.ring.all_reduce import all_reduce
-from ddp_lessons.checks.ring.fit_link import fit_link
-from ddp_lessons.checks.ring.predict_bytes import predict_bytes
-from ddp_lessons.checks.ring.reduce_scatter import reduce_scatter
+from ddp_lessons.checks.kit.task_registry import tasks_in
 
-TASKS = (
-    reduce_scatter,
-    all_gather,
-    all_reduce,
-    fit_link,
-    predict_bytes,
-)
+globals().update(tasks_in(__name__))

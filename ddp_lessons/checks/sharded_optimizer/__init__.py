@@ -4,14 +4,6 @@ Exercise 13: which rank keeps the optimizer's state?
 Legend: w ranks; P parameters of n_1, n_2, ... numbers, N in all.
 """
 
-from ddp_lessons.checks.sharded_optimizer.foretell import foretell
-from ddp_lessons.checks.sharded_optimizer.owned_state import OwnedState
-from ddp_lessons.checks.sharded_optimizer.owners_of import owners_of
-from ddp_lessons.checks.sharded_optimizer.sharded_optimizer import ShardedOptimizer
+from ddp_lessons.checks.kit.task_registry import tasks_in
 
-TASKS = (
-    owners_of,
-    ShardedOptimizer,
-    OwnedState,
-    foretell,
-)
+globals().update(tasks_in(__name__))
