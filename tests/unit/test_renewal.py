@@ -11,7 +11,7 @@ from toy_lesson import make_course
 
 from ddp_lessons.course.learner.workspace import update
 from ddp_lessons.course.notebooks.canonical import read_notebook
-from ddp_lessons.ranks.system import renewal
+from ddp_lessons.progress import renewal
 
 LESSON = "notebooks/00_toy.ipynb"
 GUESS = 'predict("first", ...)'

@@ -17,7 +17,7 @@ from ddp_lessons.course.notebooks.cell_roles import numbered, tags_of, text_of
 from ddp_lessons.course.notebooks.starters import blank_of
 from ddp_lessons.course.notebooks.text_twins import twin_of, twin_text
 from ddp_lessons.errors import NotebookRefused
-from ddp_lessons.ranks.system.renewal import predicted, predictions
+from ddp_lessons.progress.renewal import predicted, predictions
 
 _GAP = re.compile(r"Task \d\d\.\d is still blank")
 _WORDS = re.compile(r"\n|[^\S\n]+|\S+")

@@ -39,7 +39,7 @@ from ddp_lessons.course.notebooks.notebook_paths import (
 )
 from ddp_lessons.errors import BadInput, NotebookRefused
 from ddp_lessons.files import replace_text
-from ddp_lessons.ranks.system.renewal import digest
+from ddp_lessons.progress.renewal import digest
 from ddp_lessons.ranks.system.version_check import PUBLISHED
 
 

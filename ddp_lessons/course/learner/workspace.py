@@ -6,7 +6,7 @@ The learner's folder: a copy of the course, in which edited files are never over
     my-course/exercises/    the exercises, to be solved
 
 A hidden file has a digest of each file that the learner was given, so an update can tell an edited
-file from one that was only run. `ranks/system/renewal.py` says which changes count as edits.
+file from one that was only run. `progress/renewal.py` says which changes count as edits.
 """
 
 import os
@@ -24,7 +24,7 @@ from ddp_lessons.course.notebooks.notebook_paths import (
 )
 from ddp_lessons.course.notebooks.starters import blank_to_open
 from ddp_lessons.errors import BadInput
-from ddp_lessons.ranks.system.renewal import NOTES, read_notes, renew
+from ddp_lessons.progress.renewal import NOTES, read_notes, renew
 
 NAME = "my-course"
 EXERCISES_VARIABLE = "DDP_LESSONS_EXERCISES"

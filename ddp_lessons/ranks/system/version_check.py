@@ -12,7 +12,7 @@ import os
 import re
 from pathlib import Path
 
-from ddp_lessons.ranks.system.renewal import NOTES, read_notes, renew
+from ddp_lessons.progress.renewal import NOTES, read_notes, renew
 
 PUBLISHED = "published.json"
 """
