@@ -41,6 +41,20 @@ def test_the_docstring_of_start_ranks_names_each_launcher():
         assert f'"{name}"' in session.start_ranks.__doc__
 
 
+def test_only_an_entry_that_must_fork_is_refused_where_forking_is_not_safe(monkeypatch):
+    """
+    Where forking is not safe, "fork" is refused with what to do, and "auto" spawns its ranks.
+    """
+    monkeypatch.setattr(session, "can_fork", lambda: (False, "there are threads"))
+    for name, entry in RANK_LAUNCHERS.items():
+        assert entry.may_fork or not entry.must_fork
+        if not entry.must_fork:
+            session._check_launcher(name)
+    fault = '^launcher="fork" cannot be used: there are threads. Use launcher="spawn".$'
+    with pytest.raises(BadInput, match=fault):
+        session._check_launcher("fork")
+
+
 class MadeUpRankProcesses(RankProcesses):
     """
     The ranks of a launcher that starts nothing.

@@ -123,7 +123,7 @@ def starting(launcher: str, timeout_s: float) -> "Iterator[Bootstrap]":
     Raises:
         StartFailed: A step failed, or took longer than `timeout_s`.
     """
-    supervisor = SupervisorClient(fork=launcher == "fork" or (launcher == "auto" and can_fork()[0]))
+    supervisor = SupervisorClient(fork=RANK_LAUNCHERS[launcher].may_fork and can_fork()[0])
     try:
         with contextlib.ExitStack() as undo:
             yield Bootstrap(supervisor, launcher, timeout_s, undo)

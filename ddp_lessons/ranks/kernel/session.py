@@ -156,8 +156,9 @@ def _check_launcher(launcher):
         if launcher == "kubernetes":  # ipyparallel has no launcher for it; pods run scripts
             next_step = '"ddp-lessons script NOTEBOOK --kubernetes" makes a job of tagged cells.'
         raise BadInput(f"Unknown launcher: expected one of {names} (got {launcher!r}). {next_step}")
-    if launcher == "fork" and not can_fork()[0]:
-        raise BadInput(f'launcher="fork" cannot be used: {can_fork()[1]}. Use launcher="spawn".')
+    if RANK_LAUNCHERS[launcher].must_fork and not can_fork()[0]:
+        fault = f'launcher="{launcher}" cannot be used: {can_fork()[1]}'
+        raise BadInput(f'{fault}. Use launcher="spawn".')
 
 
 _answer_px()

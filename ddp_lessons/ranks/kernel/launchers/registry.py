@@ -27,6 +27,8 @@ class LauncherEntry:
             path "module:Class" of a launcher class.
         rank_processes: Path "module:Class" of its RankProcesses.
         is_supervised: Whether the supervisor is the parent of its ranks.
+        may_fork: Whether a process that has imported torch forks its ranks, where that is safe.
+        must_fork: Whether a start is refused where forking is not safe.
         is_elsewhere: Whether its ranks may be on other machines.
         listen_address: Path "module:function" of the function that returns the address on which
             the controller listens, from the RanksCluster. "": the loopback address.
@@ -36,23 +38,27 @@ class LauncherEntry:
     engine_launcher: str
     rank_processes: str
     is_supervised: bool = False
+    may_fork: bool = False
+    must_fork: bool = False
     is_elsewhere: bool = False
     listen_address: str = ""
 
 
-def _supervised(name: str) -> LauncherEntry:
+def _supervised(name: str, *, may_fork: bool, must_fork: bool = False) -> LauncherEntry:
     return LauncherEntry(
         name,
         engine_launcher="ddp-lessons",
         rank_processes="ddp_lessons.ranks.kernel.rank_processes:SupervisedRankProcesses",
         is_supervised=True,
+        may_fork=may_fork,
+        must_fork=must_fork,
     )
 
 
 _ENTRIES = (
-    _supervised("auto"),
-    _supervised("fork"),
-    _supervised("spawn"),
+    _supervised("auto", may_fork=True),
+    _supervised("fork", may_fork=True, must_fork=True),
+    _supervised("spawn", may_fork=False),
     LauncherEntry(
         "local",
         engine_launcher="local",
