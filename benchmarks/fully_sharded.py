@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_lessons.beyond_ddp.fsdp import FullySharded, NaiveSharded
-from ddp_lessons.checks.beyond_ddp.alive import Alive
+from ddp_lessons.checks.beyond_ddp.live_tensors import Alive
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.replicas.buckets import MIB
 

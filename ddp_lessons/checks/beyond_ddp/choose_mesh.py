@@ -4,7 +4,7 @@ Task 15.4: choose a mesh.
 On each rank: `_act`. In the kernel: the rest.
 """
 
-from ddp_lessons.checks.beyond_ddp.reckonings import (
+from ddp_lessons.checks.beyond_ddp.cost_models import (
     MISTAKES,
     best_of,
     draw_job,

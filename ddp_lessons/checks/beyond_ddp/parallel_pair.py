@@ -8,7 +8,7 @@ On each rank: `_act`, `_all_fit`, `_run`, `_backward`, `_parts_of`, `_are_parame
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.checks.beyond_ddp.alive import MAX_LINGER_S, Alive
+from ddp_lessons.checks.beyond_ddp.live_tensors import MAX_LINGER_S, Alive
 from ddp_lessons.checks.beyond_ddp.pairs import (
     MOST_OFF,
     NAMES,

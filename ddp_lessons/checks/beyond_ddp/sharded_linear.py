@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import torch
 
-from ddp_lessons.checks.beyond_ddp.alive import MAX_LINGER_S, Alive
 from ddp_lessons.checks.beyond_ddp.linear_runs import (
     RATE,
     plain_run,
@@ -20,6 +19,7 @@ from ddp_lessons.checks.beyond_ddp.linear_runs import (
     slack_of,
     weight_of,
 )
+from ddp_lessons.checks.beyond_ddp.live_tensors import MAX_LINGER_S, Alive
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
 from ddp_lessons.checks.kit.on_rank.snapshots import plain
 from ddp_lessons.checks.kit.shared.warm_up import import_compiler

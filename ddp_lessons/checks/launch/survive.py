@@ -9,7 +9,7 @@ import torch.distributed as dist
 from ddp_lessons.checks.kit import Case, Mistake, Task, equal
 from ddp_lessons.checks.kit.shared.numbers import words_of_both
 from ddp_lessons.checks.kit.shared.warm_up import first_step
-from ddp_lessons.checks.launch.lives import begun_after, in_a_life, live, lives_of, whole_run
+from ddp_lessons.checks.launch.restarts import begun_after, in_a_life, live, lives_of, whole_run
 from ddp_lessons.pictures import holdings_picture
 
 NUM_STEPS = 7

@@ -10,7 +10,7 @@ from fractions import Fraction
 import torch
 
 from ddp_lessons.checks.kit import Case, Task, generator
-from ddp_lessons.checks.metrics.prices import judge_price, number_of
+from ddp_lessons.checks.metrics.op_costs import judge_price, number_of
 from ddp_lessons.pictures import holdings_picture
 
 REL_OFF = 1e-12  # the task asks for 12 digits

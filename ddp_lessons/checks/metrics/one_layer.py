@@ -5,7 +5,7 @@ The results of BatchNorm's forward in one process with all samples, and of usual
 import torch
 from torch import nn
 
-from ddp_lessons.checks.metrics.prices import batch_of
+from ddp_lessons.checks.metrics.op_costs import batch_of
 
 NUM_CALLS = 2  # with other samples: the layer's statistics are judged after each
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task, equal, generator, words
-from ddp_lessons.checks.metrics.prices import fact_of_price, number_of
+from ddp_lessons.checks.metrics.op_costs import fact_of_price, number_of
 from ddp_lessons.checks.metrics.stopping_rules import MIN_DELTA, PATIENCE, RULES, decisions
 from ddp_lessons.pictures import holdings_picture
 

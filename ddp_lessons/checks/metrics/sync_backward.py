@@ -7,7 +7,7 @@ On each rank: `_act`; in both: `_Given`. In the kernel: the rest.
 import torch
 
 from ddp_lessons.checks.kit import Case, Task, normal_numbers
-from ddp_lessons.checks.metrics.prices import batch_of, judge_price, within
+from ddp_lessons.checks.metrics.op_costs import batch_of, judge_price, within
 from ddp_lessons.pictures import holdings_picture
 
 EPS = 0.05

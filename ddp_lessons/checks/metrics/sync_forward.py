@@ -19,7 +19,7 @@ from ddp_lessons.checks.metrics.one_layer import (
     other_scales,
     own_statistics,
 )
-from ddp_lessons.checks.metrics.prices import batch_of, fact_of_price, within
+from ddp_lessons.checks.metrics.op_costs import batch_of, fact_of_price, within
 from ddp_lessons.pictures import holdings_picture
 
 

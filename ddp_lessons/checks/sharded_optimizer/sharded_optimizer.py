@@ -10,8 +10,8 @@ import torch
 
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task, equal, words
 from ddp_lessons.checks.kit.shared.warm_up import first_step
-from ddp_lessons.checks.sharded_optimizer.made import OptimizerCounts
 from ddp_lessons.checks.sharded_optimizer.mistaken_runs import goes_by, stays_behind, takes_no_mean
+from ddp_lessons.checks.sharded_optimizer.optimizer_counts import OptimizerCounts
 from ddp_lessons.checks.sharded_optimizer.plain_runs import (
     LATER_MOMENTUM,
     backward,

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from ddp_lessons.beyond_ddp.mesh import best_mesh, meshes, step_s
-from ddp_lessons.checks.beyond_ddp.reckonings import (
+from ddp_lessons.checks.beyond_ddp.cost_models import (
     MISTAKES,
     best_of,
     draw_job,

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from ddp_lessons.checks.beyond_ddp import alive as alive_module
-from ddp_lessons.checks.beyond_ddp.alive import Alive
+from ddp_lessons.checks.beyond_ddp import live_tensors as alive_module
+from ddp_lessons.checks.beyond_ddp.live_tensors import Alive
 
 NUM_BYTES = 4 * 100
 
@@ -84,7 +84,7 @@ def test_what_is_too_much_gets_time_to_go_once(monkeypatch):
     """
     waited = []
     monkeypatch.setattr("time.sleep", waited.append)
-    monkeypatch.setattr("ddp_lessons.checks.beyond_ddp.alive.MAX_LINGER_S", 0)
+    monkeypatch.setattr("ddp_lessons.checks.beyond_ddp.live_tensors.MAX_LINGER_S", 0)
     alive = Alive(NUM_BYTES - 1)
     with alive:
         whole = torch.ones(100)
