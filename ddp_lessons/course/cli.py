@@ -183,7 +183,7 @@ def check(
         for result in exercises.check_notebook(path, paths):
             mark = "solved" if result.is_solved else "open"
             typer.echo(f"  {result.task.number} {result.task.name}: {mark}")
-            for line in result.told.splitlines():
+            for line in result.message.splitlines():
                 typer.echo(f"      {line}")
             num_open += not result.is_solved
     raise typer.Exit(1 if num_open else 0)

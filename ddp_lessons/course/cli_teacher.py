@@ -257,11 +257,11 @@ def _check_all(folder, stem=None, roster=None):
         num_solved = sum(result.is_solved for result in checked.results)
         one = checked.submission
         count = f"{num_solved} of {len(checked.results)} tasks solved"
-        if checked.results[0].told == submissions.NOT_BEGUN:
+        if checked.results[0].message == submissions.NOT_BEGUN:
             count = "not begun"
         lines = [f"{one.learner}, {one.paths.stem}: {count} ({checked.seconds:.0f} s)", one.note]
         if not checked.answers:
-            lines.append(checked.results[0].told)
+            lines.append(checked.results[0].message)
         typer.echo("\n    ".join(filter(None, lines)))
 
     names = handed_in.read_roster(roster) if roster else ()

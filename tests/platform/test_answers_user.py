@@ -57,7 +57,7 @@ def test_an_answer_sees_neither_others_nor_the_roster(tmp_path):
         ada, bo = submissions.check_all(found, hidden=[room, roster])
         beside.kill()
     assert bo.results[0].is_solved
-    told = ada.results[0].told
+    told = ada.results[0].message
     seen = json.loads(told[told.index("seen{") + 4 : told.index("}end") + 1])
     nobody = pwd.getpwnam("nobody")
     assert seen == {

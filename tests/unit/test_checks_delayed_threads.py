@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ddp_lessons.checks.kit import Case
-from ddp_lessons.checks.kit.on_rank.delayed_threads import late_threads
+from ddp_lessons.checks.kit.on_rank.delayed_threads import delayed_threads
 from ddp_lessons.checks.kit.on_rank.rank_record import RankContext
 
 
@@ -41,7 +41,7 @@ def test_threads_that_nobody_has_waited_for_are_counted(answer, num_left):
     """
     done: list = []
     start = threading.Thread.start
-    with late_threads() as count:
+    with delayed_threads() as count:
         answer(done)
         assert count() == num_left
     assert done  # by the late thread too: nothing runs on after the check
@@ -62,7 +62,7 @@ def test_threads_that_somebody_else_starts_are_none_of_the_answers():
 
     thread = threading.Thread(target=other)
     thread.start()
-    with late_threads() as count:
+    with delayed_threads() as count:
         goes_on.set()
         thread.join()
         assert 2 in done

@@ -5,7 +5,7 @@ The environment variables that a check sets, and whether an answer reads them wh
 import linecache
 import os
 
-from ddp_lessons.checks.kit.on_rank.patched_environ import defined_anew, told
+from ddp_lessons.checks.kit.on_rank.patched_environ import redefine, told
 
 
 def test_environment_is_told_for_a_while_and_put_back_with_all_that_was_changed(monkeypatch):
@@ -41,7 +41,7 @@ def test_cell_that_defines_an_answer_is_run_anew(monkeypatch):
     source = "import os\nWORD = os.environ['MADE_UP_WORD']\ndef answer():\n    return WORD\n"
     answer = _defined(source + "assert answer() == 'then'\n")
     with told({"MADE_UP_WORD": "now"}):
-        assert (answer(), defined_anew(answer, "answer")()) == ("then", "now")
+        assert (answer(), redefine(answer, "answer")()) == ("then", "now")
     assert answer() == "then"
 
 
@@ -49,7 +49,7 @@ def test_answer_without_a_source_is_taken_as_it_is():
     """
     An answer without a source, such as a class or a function of a module, is used as it is.
     """
-    assert defined_anew(len, "answer") is len
+    assert redefine(len, "answer") is len
     answer = _defined("def answer():\n    return 1\n")
     linecache.cache.clear()
-    assert defined_anew(answer, "answer")() == 1
+    assert redefine(answer, "answer")() == 1

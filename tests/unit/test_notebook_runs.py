@@ -19,7 +19,9 @@ def told(report):
     """
     Return what a report tells of each cell.
     """
-    return notebook_runs._told_by_cell(report.with_name("x.ipynb"), report, 1, "\x1b[31msaid\x07")
+    return notebook_runs._message_by_cell(
+        report.with_name("x.ipynb"), report, 1, "\x1b[31msaid\x07"
+    )
 
 
 def test_each_cell_that_ran_is_told(tmp_path):

@@ -7,7 +7,7 @@ import types
 import pytest
 
 from ddp_lessons import start_ranks, stop_ranks
-from ddp_lessons.checks.kit.on_rank.patching import give_back, replacing
+from ddp_lessons.checks.kit.on_rank.patching import patched, restore_patched
 from ddp_lessons.ranks.kernel.cells import run_cell
 
 
@@ -28,7 +28,7 @@ def test_names_hold_other_values_for_a_while_only(module):
     seen = []
 
     def fails():
-        with replacing(module, first="other", second="another"):
+        with patched(module, first="other", second="another"):
             seen.append((module.first, module.second))
             raise ZeroDivisionError
 
@@ -40,11 +40,11 @@ def test_names_hold_other_values_for_a_while_only(module):
 
 def test_who_gives_back_leaves_what_was_lent_out_before(module):
     """
-    `replacing` restores only its own names, because a task may replace something while its check
+    `patched` restores only its own names, because a task may replace something while its check
     has replaced something else.
     """
-    with replacing(module, first="other"):
-        with replacing(module, second="another"):
+    with patched(module, first="other"):
+        with patched(module, second="another"):
             pass
         assert (module.first, module.second) == ("other", 2)
     assert (module.first, module.second) == (1, 2)
@@ -52,15 +52,15 @@ def test_who_gives_back_leaves_what_was_lent_out_before(module):
 
 def test_what_an_interrupt_left_replaced_is_given_back_by_who_comes_next(module):
     """
-    Names that an interrupt left replaced are restored by the next `give_back`: a rank that is
+    Names that an interrupt left replaced are restored by the next `restore_patched`: a rank that is
     released is interrupted wherever it is.
     """
-    interrupted = replacing(module, first="other")
+    interrupted = patched(module, first="other")
     interrupted.__enter__()
     assert module.first == "other"
-    give_back()
+    restore_patched()
     assert module.first == 1
-    give_back()
+    restore_patched()
     assert module.first == 1
 
 

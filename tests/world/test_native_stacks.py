@@ -128,7 +128,9 @@ def test_snapshot_from_outside_reads_what_is_new(dump, tmp_path):
     path = tmp_path / "rank-0.stack"
     path.write_text(first)
     supervisor = SupervisorClient(tmp_path, {0: 1}, lambda: path.write_text(first + second))
-    snapshot = snapshot_from_outside(supervisor, 0, lambda line: f"text of {line}", insist=True)
+    snapshot = snapshot_from_outside(
+        supervisor, 0, lambda line: f"text of {line}", may_interrupt_sleep=True
+    )
     assert (snapshot.line, snapshot.code, snapshot.call) == (3, "text of 3", "")
     assert len(supervisor.signals) == 1
 
@@ -139,18 +141,21 @@ def test_snapshot_from_outside_of_a_rank_that_stays_silent(tmp_path, monkeypatch
     """
     monkeypatch.setattr(clocks, "STACK_ANSWER_S", 0)
     (tmp_path / "rank-0.stack").touch()
-    assert snapshot_from_outside(SupervisorClient(tmp_path, {0: 1}), 0, str, insist=True) is None
+    assert (
+        snapshot_from_outside(SupervisorClient(tmp_path, {0: 1}), 0, str, may_interrupt_sleep=True)
+        is None
+    )
     gone = SupervisorClient(tmp_path, {})
-    assert snapshot_from_outside(gone, 0, str, insist=True) is None
+    assert snapshot_from_outside(gone, 0, str, may_interrupt_sleep=True) is None
     assert gone.signals == []
 
 
 def test_snapshot_from_outside_leaves_a_sleeper_alone(tmp_path):
     """
-    A rank that sleeps is not signalled unless `insist` is set: the signal would end its
-    `time.sleep`.
+    A rank that sleeps is not signalled unless `may_interrupt_sleep` is set: the signal would end
+    its `time.sleep`.
     """
     assert not waits_on_lock(threading.get_native_id())
     supervisor = SupervisorClient(tmp_path, {0: threading.get_native_id()})
-    assert snapshot_from_outside(supervisor, 0, str, insist=False) is None
+    assert snapshot_from_outside(supervisor, 0, str, may_interrupt_sleep=False) is None
     assert supervisor.signals == []

@@ -11,7 +11,7 @@ import torch
 
 from ddp_lessons.checks.checkpoint.noted_runs import buffered_run
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.on_rank.patched_environ import defined_anew
+from ddp_lessons.checks.kit.on_rank.patched_environ import redefine
 from ddp_lessons.checks.kit.on_rank.snapshots import plain
 from ddp_lessons.checks.kit.shared.small_runs import NUM_SAMPLES
 from ddp_lessons.checks.kit.shared.warm_up import first_save
@@ -75,7 +75,7 @@ def _act(context, capture):
     try:
         # After a kill the cell of `restore` is run again: values kept in global names are gone.
         is_theirs = getattr(restore, "__globals__", None) is current_agent().shell.user_ns
-        restores = defined_anew(restore, "restore") if is_theirs else restore
+        restores = redefine(restore, "restore") if is_theirs else restore
         restores(second.run, state)
     except Exception:
         restore(second.run, state)  # if this raises, the error is reported

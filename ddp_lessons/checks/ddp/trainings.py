@@ -13,7 +13,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from ddp_lessons.checks.kit import normal_numbers
-from ddp_lessons.checks.kit.on_rank.patching import replacing
+from ddp_lessons.checks.kit.on_rank.patching import patched
 from ddp_lessons.checks.kit.shared.regression import regression_batches
 
 NUM_SCRIPTS = 4
@@ -229,7 +229,7 @@ def wrappings():
         return init
 
     with (
-        replacing(DistributedDataParallel, __init__=noting(DistributedDataParallel)),
-        replacing(DataParallel, __init__=noting(DataParallel)),
+        patched(DistributedDataParallel, __init__=noting(DistributedDataParallel)),
+        patched(DataParallel, __init__=noting(DataParallel)),
     ):
         yield found

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_lessons.checks.kit.on_rank.patching import replacing
+from ddp_lessons.checks.kit.on_rank.patching import patched
 from ddp_lessons.frameworks.stored import FRAMEWORKS
 
 _FRAMEWORKS = (*FRAMEWORKS, "lightning")
@@ -33,7 +33,7 @@ def noting_who_trains():
         trained[id(self)] = makers.get(id(self))
         return forward(self, *args, **kwargs)
 
-    with replacing(DistributedDataParallel, __init__=noting_init, forward=noting_forward):
+    with patched(DistributedDataParallel, __init__=noting_init, forward=noting_forward):
         yield trained
 
 

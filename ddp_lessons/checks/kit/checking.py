@@ -34,7 +34,7 @@ DEADLINE_S = 6.0
 Seconds that all cases of one check may take together, without those in which no core was free (see
 `Deadline`).
 """
-_IMPORT_WITHIN_S = 30.0  # the first call of `look` imports the task's module
+_IMPORT_WITHIN_S = 30.0  # the first call of `preflight` imports the task's module
 _READY_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.1
 
@@ -99,12 +99,12 @@ def run_and_judge(task: Task, ranks: Ranks) -> str:
     ensure_ready(ranks)
     _ = ranks.store_folder  # raises here if there is none, before anything has changed
     cases = task.new_cases(len(ranks))
-    looks = _ask(ranks, case_runner.look, task.module, task.name)
-    judging.judge_looks(task, looks)
+    preflights = _ask(ranks, case_runner.preflight, task.module, task.name)
+    judging.judge_preflights(task, preflights)
     start = Deadline(_READY_WITHIN_S, lambda: _processes_of(ranks))
     if task.in_group:
         sizes = {case.world_size for case in cases if not case.is_simulated}
-        sizes -= {len(ranks), *looks[0]["sizes"]}
+        sizes -= {len(ranks), *preflights[0]["sizes"]}
         if sizes:
             _prepare(ranks, start, make_groups, sorted(sizes))
         if task.warm_up is not None:
@@ -134,7 +134,7 @@ def _run_all(task, ranks, start, cases, own_orders=False):
     task.last_run[:] = [run]
     try:
         for case in cases:
-            case_result = _play(run, case)
+            case_result = _run_case(run, case)
             if case_result is not None:
                 run.case_result.append(case_result)
                 with run.deadline.paused():  # a judge may train a model to compare with
@@ -158,7 +158,7 @@ def _prepare(ranks, start, function, *args):
         raise error
 
 
-def _play(run, case):
+def _run_case(run, case):
     """
     Run one case and return its CaseResult. Raise a WrongAnswer if the case did not end.
 
@@ -167,7 +167,7 @@ def _play(run, case):
     """
     task, members = run.task, range(1 if case.is_simulated else case.world_size)
     told = (case.world_size, case.data, case.seed, case.is_simulated)
-    source = _call(case_runner.play, task.module, task.number, told, run.folder, run.own_orders)
+    source = _call(case_runner.run_case, task.module, task.number, told, run.folder, run.own_orders)
     error, outcomes, is_late = _run_cell(run.ranks, members, source, run.deadline)
     if run.ranks.dead:  # the cell does not replace a dead rank itself
         run.ranks.recover()

@@ -204,21 +204,21 @@ def wrong_by_order(task: Task, error: WrongAnswer) -> WrongAnswer:
     return wrong(task, "own-order", [fact, *lines])
 
 
-def judge_looks(task: Task, looks: Iterable[Mapping[str, Any]]) -> None:
+def judge_preflights(task: Task, preflights: Iterable[Mapping[str, Any]]) -> None:
     """
     Refuse to run an answer that is missing on a rank, or where torch's functions were replaced.
 
     Args:
         task: The Task.
-        looks: For each rank what `case_runner.look` returned.
+        preflights: For each rank what `case_runner.preflight` returned.
     """
-    missing = [rank for rank, look in enumerate(looks) if not look["defined"]]
+    missing = [rank for rank, preflight in enumerate(preflights) if not preflight["defined"]]
     if missing:
         what = f"{task.name} is not defined on {rank_names(missing)}."
         raise wrong(task, "missing", [what])
-    for rank, look in enumerate(looks):
-        if look["replaced"]:
-            names = ", ".join(dict.fromkeys(look["replaced"]))
+    for rank, preflight in enumerate(preflights):
+        if preflight["replaced"]:
+            names = ", ".join(dict.fromkeys(preflight["replaced"]))
             what = f"On rank {rank}, these functions of torch are not torch's own: {names}."
             raise wrong(task, "replaced", [what])
 

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
-from ddp_lessons.checks.kit.on_rank.patched_environ import defined_anew, told
+from ddp_lessons.checks.kit.on_rank.patched_environ import redefine, told
 from ddp_lessons.checks.launch.worlds import SIMULATED_LAUNCHERS, made_up_world
 from ddp_lessons.pictures import holdings_picture
 
@@ -51,7 +51,7 @@ def _act(context, find_place):
         context.call(_of_each(find_place), _environs(context.case, context.rank))
         changed = changed_names()
     with told(_ELSEWHERE):
-        anew = defined_anew(find_place, "find_place")
+        anew = redefine(find_place, "find_place")
         context.call(_of_each(anew), _environs(context.case, context.rank))
     return changed
 

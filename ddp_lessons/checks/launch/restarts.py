@@ -21,7 +21,7 @@ from torch import nn
 from ddp_lessons.checks.kit import generator
 from ddp_lessons.checks.kit.on_rank.file_watch import FileWatch
 from ddp_lessons.checks.kit.on_rank.patched_environ import told
-from ddp_lessons.checks.kit.on_rank.patching import replacing
+from ddp_lessons.checks.kit.on_rank.patching import patched
 from ddp_lessons.checks.kit.shared.passes import Killed
 
 NUM_FEATURES, NUM_SAMPLES = 4, 3
@@ -171,9 +171,9 @@ def live(context, answer, path, num_steps, *, number, ends_in=None, cut_save=Non
     moves = {name: counted(getattr(os, name)) for name in ("rename", "replace")}
     elsewhere = _temporary_folder(path)
     with (
-        replacing(torch, save=save),
-        replacing(os, **moves),
-        replacing(tempfile, tempdir=elsewhere),
+        patched(torch, save=save),
+        patched(os, **moves),
+        patched(tempfile, tempdir=elsewhere),
         told({_COUNT: str(number), "TMPDIR": elsewhere}),
         watch or nullcontext(),
         suppress(Killed),

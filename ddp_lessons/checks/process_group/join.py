@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
-from ddp_lessons.checks.kit.on_rank.patching import replacing
+from ddp_lessons.checks.kit.on_rank.patching import patched
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.process_group import leave_group
 
@@ -35,8 +35,8 @@ def _act(context, join):
     try:
         # An answer that waits for ranks that do not come must not wait for half an hour.
         with (
-            replacing(dist.distributed_c10d, default_pg_timeout=_TIMEOUT),
-            replacing(dist, destroy_process_group=has_left),
+            patched(dist.distributed_c10d, default_pg_timeout=_TIMEOUT),
+            patched(dist, destroy_process_group=has_left),
         ):
             context.call(join, str(path), context.rank, context.world_size)
         if not dist.is_initialized() or has_left.called:

@@ -43,7 +43,7 @@ def _exercise(checked):
         yield f"<p>{html.escape(checked.submission.note)}</p>"
     if not checked.answers:  # nothing ran, for one reason that holds for every task
         yield "<p>This exercise was not judged. Ask your teacher, who has this message:</p>"
-        yield _block(checked.results[0].told)
+        yield _block(checked.results[0].message)
         return
     for result in checked.results:
         yield from _task(result, checked.answers.get(result.task.number, []))
@@ -53,8 +53,8 @@ def _task(result, answers):
     verdict = "solved" if result.is_solved else "open"
     name = html.escape(f"{result.task.number} {result.task.name}")
     yield f'<h3>{name}: <span class="{verdict}">{verdict}</span></h3>'
-    if result.told:
-        yield _block(result.told)
+    if result.message:
+        yield _block(result.message)
     if answers:
         yield "<p>What was judged:</p>"
     else:

@@ -38,7 +38,7 @@ def junit_text(checked):
             if not result.is_solved:
                 kind = "error" if result.mistake in _ERRORS else "failure"
                 fault = ElementTree.SubElement(case, kind, type=result.mistake or "open")
-                lines = _clean(result.told).splitlines() or ["It is not solved."]
+                lines = _clean(result.message).splitlines() or ["It is not solved."]
                 fault.set("message", lines[0][:_FIRST_LINE])
                 fault.text = "\n".join(lines)
         for name in ("failure", "error"):

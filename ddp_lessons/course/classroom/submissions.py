@@ -157,12 +157,12 @@ def _judge(submission, room):
         path = own / submission.paths.blank.name
         replace_text(path, dumps(judged.notebook))
         apart = _isolation(own, output, room)
-        told_by_cell, fault = notebook_runs.run_notebook(path, apart)
+        message_by_cell, fault = notebook_runs.run_notebook(path, apart)
         noted = _noted(own)
     if fault:
         return _all_open(submission, room.limits.words(fault), f"too-much-{fault}"), judged.answers
     results = [
-        _with_mistake(exercises.result_of(task, told_by_cell, judged.checks[task.number]), noted)
+        _with_mistake(exercises.result_of(task, message_by_cell, judged.checks[task.number]), noted)
         for task in exercises.tasks_of_stem(submission.paths.stem)
     ]
     return results, judged.answers
@@ -197,4 +197,4 @@ def _with_mistake(result, noted):
     tries = noted["tasks"].get(result.task.number, {}).get("tries")
     if result.is_solved or not tries:
         return result
-    return exercises.Result(result.task, False, result.told, tries[-1]["mistake"] or "")
+    return exercises.Result(result.task, False, result.message, tries[-1]["mistake"] or "")

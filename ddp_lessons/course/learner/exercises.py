@@ -33,13 +33,13 @@ class Result:
     Args:
         task: The Task.
         is_solved: Whether its check passed.
-        told: The message of the check if it failed, else "".
+        message: The message of the check if it failed, else "".
         mistake: Name of the mistake, or "" if it is not known.
     """
 
     task: object
     is_solved: bool
-    told: str = ""
+    message: str = ""
     mistake: str = ""
 
 
@@ -139,33 +139,33 @@ def check_notebook(path, paths):
     given = _fixed_sources(read_blank(paths))
     sources = _judged_sources(notebook)
     missing = [source for source in given if source not in sources]
-    told_by_cell, _ = notebook_runs.run_notebook(path)
+    message_by_cell, _ = notebook_runs.run_notebook(path)
     results = []
     for task in tasks_of_stem(paths.stem):
         call = f"check.{task.name}()"
         if missing and (call in missing or "start_ranks" in missing[0]):
-            told = (
+            message = (
                 "The cell that checks it, or the first cell, was changed or is missing. Put it "
                 f"back as it was, or run `ddp-lessons reset {paths.stem}`."
             )
-            results.append(Result(task, False, told, "check-changed"))
+            results.append(Result(task, False, message, "check-changed"))
             continue
         at = max(n for n, source in enumerate(sources) if source == call)
-        results.append(result_of(task, told_by_cell, at))
+        results.append(result_of(task, message_by_cell, at))
     return results
 
 
-def result_of(task, told_by_cell, number):
+def result_of(task, message_by_cell, number):
     """
     Return the Result of a task from a run of the notebook.
 
     Args:
         task: The Task.
-        told_by_cell: Dict from a cell's number to its error, as `notebook_runs` returns it.
+        message_by_cell: Dict from a cell's number to its error, as `notebook_runs` returns it.
         number: Number of the code cell with the task's check, from 0.
     """
-    told = told_by_cell.get(number, "It was not judged: its check did not run.")
-    return Result(task, told == "", told)
+    message = message_by_cell.get(number, "It was not judged: its check did not run.")
+    return Result(task, message == "", message)
 
 
 def reset_notebook(path, paths):

@@ -75,7 +75,7 @@ def _run(path, apart):
                 _command(path, report), cwd=path.parent, env=nbval_environment(),
                 capture_output=True, text=True,
             )  # fmt: skip
-            return _told_by_cell(path, report, done.returncode, done.stdout), ""
+            return _message_by_cell(path, report, done.returncode, done.stdout), ""
     report = apart.folder / "report.xml"
     report.unlink(missing_ok=True)  # of a first try
     status, fault = limited_run.run(
@@ -84,7 +84,7 @@ def _run(path, apart):
     )  # fmt: skip
     if fault:
         return {}, fault
-    return _told_by_cell(path, report, status, limited_run.last_words(apart.output)), ""
+    return _message_by_cell(path, report, status, limited_run.last_words(apart.output)), ""
 
 
 def _command(path, report):
@@ -92,7 +92,7 @@ def _command(path, report):
     return nbval_command(path, CELL_TIMEOUT_S, *options)
 
 
-def _told_by_cell(path, report, status, said):
+def _message_by_cell(path, report, status, said):
     """
     Return {number of a code cell that ran, from 0: its error, or ""} from nbval's report.
     """

@@ -205,7 +205,10 @@ def read_stack_file(folder: Path | str, rank: int) -> str:
 
 
 def snapshot_from_outside(
-    supervisor: SupervisorClient, rank: int, source_line: Callable[[int], str], insist: bool
+    supervisor: SupervisorClient,
+    rank: int,
+    source_line: Callable[[int], str],
+    may_interrupt_sleep: bool,
 ) -> RankSnapshot | None:
     """
     Return the snapshot of a rank that cannot answer because C code holds the GIL.
@@ -216,13 +219,13 @@ def snapshot_from_outside(
         supervisor: The SupervisorClient.
         rank: The silent rank.
         source_line: Function from a line number, from 1, to the text of that line of the cell.
-        insist: Whether to send the signal even if it would cut short a sleep in C.
+        may_interrupt_sleep: Whether to send the signal even if it would cut short a sleep in C.
 
     Returns:
         RankSnapshot or None: None if the rank did not write in time, or if the signal was not sent.
     """
     pid = supervisor.pids.get(rank)
-    if pid is None or not (insist or waits_on_lock(pid)):
+    if pid is None or not (may_interrupt_sleep or waits_on_lock(pid)):
         return None
     path = stack_file(supervisor.folder, rank)
     before = path.stat().st_size if path.exists() else 0

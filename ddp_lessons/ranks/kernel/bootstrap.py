@@ -218,10 +218,12 @@ class Bootstrap:
         client = cluster.connect_client_sync(timeout=self._timeout_s)
         # The first call imports NumPy and more. Now is the time: the supervisor imports torch.
         serialize_object(0)
-        self.supervisor.wait_for(lambda: self.supervisor.facts, self._timeout_s, "importing torch")
-        assert self.supervisor.facts is not None
-        placement = choose_placement(n, device, this_machine(self.supervisor.facts))
-        self.supervisor.held = rank_quota.hold(self.supervisor.folder, placement.world_size)
+        self.supervisor.wait_for(
+            lambda: self.supervisor.machine_facts, self._timeout_s, "importing torch"
+        )
+        assert self.supervisor.machine_facts is not None
+        placement = choose_placement(n, device, this_machine(self.supervisor.machine_facts))
+        self.supervisor.quota_lock = rank_quota.hold(self.supervisor.folder, placement.world_size)
         return StartedCluster(self.supervisor, cluster, client, placement, self._launcher)
 
 
@@ -237,7 +239,9 @@ def check_early(n: int | None, device: str, running: "Ranks | None" = None) -> N
         BadInput: This machine cannot hold so many ranks, or lacks the device.
     """
     # torch is not loaded yet, so assume a GPU. A missing GPU is reported at the start.
-    facts = running.supervisor.facts if running else TorchImported(num_gpus=1, has_nccl=True)
+    facts = (
+        running.supervisor.machine_facts if running else TorchImported(num_gpus=1, has_nccl=True)
+    )
     assert facts is not None
     machine = this_machine(facts)
     freed_bytes = len(running) * BYTES_PER_RANK if running else 0

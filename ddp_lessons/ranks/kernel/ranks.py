@@ -68,6 +68,7 @@ class Ranks:
     The ranks that `%%px` reaches. `start_ranks` makes them; the end of a `with` block ends them.
 
     Attributes:
+        start_args: The arguments of `start_ranks`: n, device, launcher, join.
         client: ipyparallel's client; `client[r]` is a view on rank r.
         cluster: ipyparallel's cluster.
         placement: The Placement: device and backend of each rank, and why.
@@ -79,8 +80,10 @@ class Ranks:
         parked_after_min: Minutes without use after which the ranks were parked; else None.
     """
 
-    def __init__(self, asked: tuple[int | None, str, str, bool], started: "StartedCluster") -> None:
-        self.asked = asked
+    def __init__(
+        self, start_args: tuple[int | None, str, str, bool], started: "StartedCluster"
+    ) -> None:
+        self.start_args = start_args
         self.supervisor = started.supervisor
         self.cluster = started.cluster
         self.client = started.client
@@ -142,15 +145,15 @@ class Ranks:
         """
         Return whether rank 0 has a variable of that name; False if it does not answer soon.
         """
-        return self._asked_soon([0], has_variable, name) == [True]
+        return self._answers_soon([0], has_variable, name) == [True]
 
     def has_left_its_group(self) -> bool:
         """
         Return whether a rank has left the group that `join` has made, as a cell can make it do.
         """
-        return self.joined and False in self._asked_soon(range(len(self)), is_in_group)
+        return self.joined and False in self._answers_soon(range(len(self)), is_in_group)
 
-    def _asked_soon(self, some, function, *args):
+    def _answers_soon(self, some, function, *args):
         """
         Return a function's results on some ranks; an empty list if a rank does not answer soon.
         """

@@ -49,12 +49,12 @@ def start_ranks(
         StartFailed: The ranks could not be started. Nothing is left running.
     """
     global _current
-    asked = (n, device, launcher, join)
+    start_args = (n, device, launcher, join)
     _answer_px()
     _check_launcher(launcher)
     if said := version_check.news():
         print(said)
-    if _current is not None and _current.alive and _current.asked == asked:
+    if _current is not None and _current.alive and _current.start_args == start_args:
         if _current.dead or not _current.is_consistent or _current.has_left_its_group():
             print("\n".join(_current.recover().sentences()))
         print(_current)
@@ -72,7 +72,7 @@ def start_ranks(
         stop_ranks()
     if said := version_check.difference():
         print(said)
-    _current = _start(asked, timeout_s)
+    _current = _start(start_args, timeout_s)
     try:
         _current.activate()
         print(_current)
@@ -82,15 +82,15 @@ def start_ranks(
     return _current
 
 
-def _start(asked: tuple[int | None, str, str, bool], timeout_s: float) -> Ranks:
+def _start(start_args: tuple[int | None, str, str, bool], timeout_s: float) -> Ranks:
     from ddp_lessons.ranks.kernel.bootstrap import starting
 
-    n, device, launcher, join = asked
+    n, device, launcher, join = start_args
     with starting(launcher, timeout_s) as begun:
         # Import this while the supervisor and the controller import their libraries.
         from ddp_lessons.ranks.kernel.ranks import Ranks
 
-        ranks = Ranks(asked, begun.connect(n, device))
+        ranks = Ranks(start_args, begun.connect(n, device))
         begun.undo.callback(ranks.stop)
         ranks.engines.launch(timeout_s)
         if join:

@@ -83,7 +83,9 @@ class StallMonitor:
             lost = self.unblocker.step(running)
             if lost:
                 for rank in set(lost) - set(self.last_snapshots):
-                    self._ask_from_outside(rank, insist=True)  # read its stack before it ends
+                    self._ask_from_outside(
+                        rank, may_interrupt_sleep=True
+                    )  # read its stack before it ends
                 self.ranks.engines.kill_stuck(lost)
             return
         if self._standstill is None:  # made late: most cells end before the first look
@@ -106,7 +108,7 @@ class StallMonitor:
         time_limit = LoadAwareTimeout(
             clocks.STOP_ANSWER_S, lambda: self.ranks.control.pids(able), self._clock
         )
-        self._ask(running, until=lambda: time_limit.is_over, insist=True)
+        self._ask(running, until=lambda: time_limit.is_over, may_interrupt_sleep=True)
         # Keep the diagnosis of a deadlock that was found a moment ago: of its ranks, some have been
         # released since then, and the others show only a part of it.
         if not self.deadlocked:
@@ -138,7 +140,7 @@ class StallMonitor:
         """
         told: dict[int, RankSnapshot | AgentState] = {
             **self.last_snapshots,
-            **(self.unblocker.told if self.unblocker else {}),
+            **(self.unblocker.agent_states if self.unblocker else {}),
         }
         return {rank: said.replied_to for rank, said in told.items()}
 
@@ -165,7 +167,7 @@ class StallMonitor:
         stalled = self._standstill.seconds > clocks.STALL_REPORT_S
         # The signal that makes a silent rank write its stack also ends a sleep in C. So it is sent
         # only once a rank has held up the others for long.
-        self._ask(running, insist=stalled and not self._table_shown)
+        self._ask(running, may_interrupt_sleep=stalled and not self._table_shown)
         snapshots = {rank: self.last_snapshots.get(rank) for rank in running}
         if any(
             self._standstill.moves_in_a_call(rank, snapshot) for rank, snapshot in snapshots.items()
@@ -182,7 +184,7 @@ class StallMonitor:
             for rank, snapshot in snapshots.items()
         ):
             everybody = self.all_snapshots(running)
-            waiting = _with_busy_outside(running, everybody)
+            waiting = _with_busy_untargeted_ranks(running, everybody)
             if is_deadlock(everybody, waiting, self._standstill.seconds):
                 self.deadlocked = True
                 self.diagnosis = diagnose(everybody, waiting)
@@ -190,7 +192,7 @@ class StallMonitor:
                 return
         if stalled and not self._table_shown:
             everybody = self.all_snapshots(running)
-            waiting = _with_busy_outside(running, everybody)
+            waiting = _with_busy_untargeted_ranks(running, everybody)
             self._show_table(diagnose(everybody, waiting, self._standstill.halts))
 
     def _has_gone_on(self, rank, before, snapshot):
@@ -210,14 +212,15 @@ class StallMonitor:
             print(f"No progress for {clocks.STALL_REPORT_S:.0f} s: {diagnosis.sentence}.")
             print(diagnosis.table, flush=True)
 
-    def _ask(self, running, until=None, insist=False):
+    def _ask(self, running, until=None, may_interrupt_sleep=False):
         """
         Request snapshots of ranks, and note the replies. Each rank has one open request at most.
 
         Args:
             running: The ranks to ask.
             until: Function that returns whether to stop waiting. Default: after `STALL_ANSWER_S`.
-            insist: Whether to signal a rank that cannot answer, even if that ends a sleep in C.
+            may_interrupt_sleep: Whether to signal a rank that cannot answer, even if that ends a
+                sleep in C.
         """
         now = self._clock()
         missing = [rank for rank in running if rank not in self._questions]
@@ -233,7 +236,7 @@ class StallMonitor:
             time.sleep(clocks.POLL_S)  # polls: a reply does not wake this thread
         for rank in running:
             if rank in self._questions and not self._may_answer(rank):
-                self._ask_from_outside(rank, insist)
+                self._ask_from_outside(rank, may_interrupt_sleep)
 
     def _hear(self):
         for rank, (when, _, future) in list(self._questions.items()):
@@ -262,13 +265,16 @@ class StallMonitor:
         if self._standstill.stats(rank) is None:
             return self._clock() - asked_at < clocks.STALL_UNKNOWN_ANSWER_S
         # An agent that had so many turns would have answered, unless C code holds the interpreter.
-        return self._agent_turns(rank) - turns < clocks.DEAF_TURNS
+        return self._agent_turns(rank) - turns < clocks.GIL_HELD_TURNS
 
-    def _ask_from_outside(self, rank, insist):
+    def _ask_from_outside(self, rank, may_interrupt_sleep):
         if rank in self._from_outside:
             return
         snapshot = snapshot_from_outside(
-            self.ranks.supervisor, rank, lambda line: source_line(self.source, line), insist
+            self.ranks.supervisor,
+            rank,
+            lambda line: source_line(self.source, line),
+            may_interrupt_sleep,
         )
         if snapshot is not None:
             self._from_outside[rank] = self.last_snapshots[rank] = snapshot
@@ -278,6 +284,6 @@ class StallMonitor:
         self.unblocker = Unblocker(self.ranks, limits=manual_joins.short_joins(self.last_snapshots))
 
 
-def _with_busy_outside(running, snapshots):
+def _with_busy_untargeted_ranks(running, snapshots):
     # A rank outside the cell may still run an earlier cell: keep it in the wait graph.
     return running + [rank for rank in snapshots if is_busy_outside(snapshots[rank])]

@@ -60,14 +60,14 @@ class SupervisorClient:
         self.pids: dict[int, int] = {}
         self.controller_pid: int | None = None
         self.controller_ordered = False
-        self.facts: TorchImported | None = None
+        self.machine_facts: TorchImported | None = None
         self.error: str | None = None
         self.gone = False
         self.ended: set[int] = set()  # ranks whose last process has ended, and that have no new one
         # rank -> (process id, exit code or minus the signal) of its last end
         self.last_death: dict[int, tuple[int, int]] = {}
         # a file that is open while the quota counts these ranks (see `rank_quota`)
-        self.held: IO[Any] | None = None
+        self.quota_lock: IO[Any] | None = None
         self._files: list[str] = []
         self._listeners: list[Callable[[Any], object]] = []
         self._changed = threading.Condition()
@@ -178,7 +178,7 @@ class SupervisorClient:
                 case ControllerDied(code):
                     self.error = f"the controller ended with code {code}"
                 case TorchImported():
-                    self.facts = event
+                    self.machine_facts = event
                 case OrderFailed(error):
                     self.error = error
                 case SupervisorGone():
@@ -250,8 +250,8 @@ class SupervisorClient:
             self._process.send_signal(signal.SIGKILL)  # its children end with it
             self._process.wait()
         self._link.close()
-        if self.held is not None:
-            self.held.close()
+        if self.quota_lock is not None:
+            self.quota_lock.close()
         for path in self._files:  # the supervisor has removed them, unless it was killed
             Path(path).unlink(missing_ok=True)
         remove_runtime_folder(self.folder)

@@ -6,7 +6,7 @@ sockets. A rank is lost, and must be replaced, once it *had a core and still wai
 
     asleep    its agent has released it, and so have all other agents; no wake-up has helped, and
               none of its threads runs
-    deaf      its agent had many turns and could not answer: C code holds the interpreter
+    gil held  its agent had many turns and could not answer: C code holds the interpreter
     stubborn  it had seconds of CPU time, or dozens of interrupts, and runs on
 
 A rank that is only kept from the cores is in none of these three states, however long it waits. A
@@ -95,12 +95,12 @@ class Unblocker:
         # rank -> (when, future) of its unanswered request
         self._asked: dict[int, tuple[float, Future[Any]]] = {}
         # rank -> (when it was asked, its agent's answer)
-        self._said: dict[int, tuple[float, AgentState]] = {}
+        self._states: dict[int, tuple[float, AgentState]] = {}
         self._child_cpu_s: dict[int, dict[int, float | None]] = {}
         # rank -> (when, future) of its last wake-up
         self._wakes: dict[int, tuple[float, Future[Any]]] = {}
         self._num_wakes: Counter[int] = Counter()
-        self._num_told = Counter(ranks.client.ids)
+        self._num_releases = Counter(ranks.client.ids)
         self._waits_anew: set[int] = set()  # ranks that were released again for another wait
         self._resuming = Resuming(ranks)
         self.halts: dict[int, str] = {}  # rank -> what halted it when it was given up
@@ -108,7 +108,7 @@ class Unblocker:
             rank: SleepTracker(pid, clock, stats) for rank, pid in ranks.supervisor.pids.items()
         }
         # rank -> turns of its main thread at its last release
-        self._told_turns = {rank: self._turns(rank) for rank in self._rests}
+        self._turns_at_release = {rank: self._turns(rank) for rank in self._rests}
         # Release idle ranks, too, so that they cut their ends of all connections: a rank that holds
         # its interpreter while it waits in C++ cannot cut its own end, but notices a cut peer.
         self._note(ranks.control.release(ranks.client.ids))
@@ -123,20 +123,20 @@ class Unblocker:
             if future.done():
                 del self._asked[rank]
                 if future.exception() is None:
-                    self._said[rank] = (when, state_in(future.result()))
+                    self._states[rank] = (when, state_in(future.result()))
 
-    def has_let_go(self, rank: int) -> bool:
+    def has_released(self, rank: int) -> bool:
         """
         Return whether a rank's agent has cut its communication and has said so.
         """
-        return rank in self._said
+        return rank in self._states
 
     @property
-    def told(self) -> dict[int, AgentState]:
+    def agent_states(self) -> dict[int, AgentState]:
         """
         The last AgentState of each rank that has answered.
         """
-        return {rank: said for rank, (_, said) in self._said.items()}
+        return {rank: said for rank, (_, said) in self._states.items()}
 
     def step(self, running: Collection[int]) -> list[int]:
         """
@@ -161,12 +161,12 @@ class Unblocker:
         # A released rank may have blocked again. Release ranks again that ran since then; only ask
         # the others for their state, because a release would wake them.
         moved = [rank for rank in free if rank in anew or self._has_moved(rank)]
-        self._num_told.update(moved)
+        self._num_releases.update(moved)
         for rank in moved:
-            self._told_turns[rank] = self._turns(rank)
+            self._turns_at_release[rank] = self._turns(rank)
         self._note(self._ranks.control.release(moved))
         self._note(self._ranks.control.ask_state([rank for rank in free if rank not in moved]))
-        self._ranks.control.cut([rank for rank in running if self._is_deaf(rank)])
+        self._ranks.control.cut([rank for rank in running if self._has_gil_held(rank)])
         return lost
 
     def _look_at(self, rank):
@@ -183,14 +183,14 @@ class Unblocker:
 
     def _has_moved(self, rank):
         # A release itself costs a turn or two.
-        return self._turns(rank) > self._told_turns.get(rank, 0) + 2
+        return self._turns(rank) > self._turns_at_release.get(rank, 0) + 2
 
     def _has_begun_another_wait(self, rank):
         """
         Return whether a sleeping rank has had all its interrupts, so that this is another wait,
         as in a `finally` or a `__del__`. True only once a rank: some catch every interrupt.
         """
-        has_had_all = self._said[rank][1].num_interrupts >= self._num_told[rank]
+        has_had_all = self._states[rank][1].num_interrupts >= self._num_releases[rank]
         if not has_had_all or rank in self._waits_anew:
             return False
         self._waits_anew.add(rank)
@@ -222,37 +222,39 @@ class Unblocker:
         if rest.halted_s >= clocks.FREE_HALTED_S:
             self.halts[rank] = rest.halt
             return True
-        if self.has_let_go(rank) and self._said[rank][1].idle:
+        if self.has_released(rank) and self._states[rank][1].idle:
             return False  # its cell has ended, and its reply is under way
         if not rest.is_known:
             return self._clock() - self._began_at > clocks.FREE_UNKNOWN_S
         has_computed = rest.cpu_s >= clocks.STUBBORN_CPU_S
-        if not self.has_let_go(rank):
+        if not self.has_released(rank):
             # The thread that holds the interpreter may itself wait for a core: that is no sleep.
             is_asleep = rest.rest_s >= clocks.FREE_ASLEEP_S and rest.all_sleep
-            is_stuck = self._is_deaf(rank) and is_asleep and not self._looks_up_a_name(rank)
+            is_stuck = self._has_gil_held(rank) and is_asleep and not self._looks_up_a_name(rank)
             return has_computed or is_stuck
-        _, said = self._said[rank]
+        _, said = self._states[rank]
         return has_computed or said.num_interrupts >= clocks.STUBBORN_INTERRUPTS
 
     def _is_asleep(self, rank, running):
         rest = self._rests[rank]
-        if rest.pid is None or not rest.is_known or not self.has_let_go(rank):
+        if rest.pid is None or not rest.is_known or not self.has_released(rank):
             return False
-        asked_at, said = self._said[rank]
+        asked_at, said = self._states[rank]
         return (
             not said.idle
             and self._clock() - self._began_at > self._limits.get(rank, 0.0)
             and rest.rest_s >= clocks.FREE_ASLEEP_S
             and asked_at >= rest.began_at
             and rest.nothing_stirs
-            and all(self.has_let_go(other) or self._is_deaf(other) for other in running)
+            and all(self.has_released(other) or self._has_gil_held(other) for other in running)
             and not self._children_move(rest.pid)
             and not self._looks_up_a_name(rank)
         )
 
-    def _is_deaf(self, rank):
-        return not self.has_let_go(rank) and self._rests[rank].agent_turns >= clocks.DEAF_TURNS
+    def _has_gil_held(self, rank):
+        return (
+            not self.has_released(rank) and self._rests[rank].agent_turns >= clocks.GIL_HELD_TURNS
+        )
 
     def _looks_up_a_name(self, rank):
         # The thread of a torch store looks up the name of each host that connects. The end of the

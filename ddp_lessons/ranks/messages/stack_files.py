@@ -2,6 +2,7 @@
 The stack file of a rank: the rank writes its stacks there, and the kernel reads them.
 """
 
+import os
 import signal
 from pathlib import Path
 
@@ -20,7 +21,7 @@ The first words that a process writes before it ends itself.
 """
 
 
-def stack_file(folder: Path | str, rank: int) -> Path:
+def stack_file(folder: str | os.PathLike[str], rank: int) -> Path:
     """
     Return the path of the file to which a rank writes its stacks.
 

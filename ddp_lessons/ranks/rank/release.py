@@ -183,7 +183,7 @@ def _root_store(store):
     return store
 
 
-def _lock_out(path):
+def _poison_store_file(path):
     """
     Replace a file by a symbolic link to itself, so that opening it fails at once in every process.
     """
@@ -223,10 +223,10 @@ def close_stores(frame: FrameType | None) -> list[Path]:
         if path is None:
             continue
         if os.path.exists(path):
-            _lock_out(path)
+            _poison_store_file(path)
         elif not os.path.islink(path):
             put += _make_folders(Path(path).parent)
-            _lock_out(path)
+            _poison_store_file(path)
             put.insert(0, Path(path))
     return put
 

@@ -109,7 +109,7 @@ STALL_GUARD_LOOK_EVERY_S = 0.1
 POLL_S = 0.002
 # Turns in which the agent's thread would have answered if it could. The thread asks for the GIL
 # every 5 ms, and Python code releases it at the next instruction. So C code holds the GIL.
-DEAF_TURNS = 40
+GIL_HELD_TURNS = 40
 
 # ---- releasing ranks (kernel/unblocking) ----
 

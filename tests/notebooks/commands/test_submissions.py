@@ -68,9 +68,9 @@ def test_submissions_are_checked_apart_and_told(tmp_path):
     assert [told[name].is_solved for name in ("bo", "cy", "di", "ed")] == [False] * 4
     assert told["bo"].mistake == "blank"
     assert told["cy"].mistake in exercises.tasks_of_stem("00_ranks")[0].own_hints
-    assert "Hint: " in told["cy"].told
+    assert "Hint: " in told["cy"].message
     assert told["di"].mistake == "too-much-memory"
-    assert "2000 MiB at most is expected" in told["di"].told
+    assert "2000 MiB at most is expected" in told["di"].message
     assert told["ed"].mistake == "unreadable"
     # The submissions are unchanged, and so is the teacher's own progress.
     assert (room / "di" / PATHS.blank.name).read_bytes() == before
@@ -311,7 +311,7 @@ def test_a_kernel_that_does_not_start_costs_nobody_a_point(tmp_path, monkeypatch
     assert result.is_solved == (fails == 1)
     if fails > 1:
         assert result.mistake == "unreadable"
-        assert 'its kernel must start (failed on setup with "RuntimeError: Kernel' in result.told
+        assert 'its kernel must start (failed on setup with "RuntimeError: Kernel' in result.message
         assert "<error " in grade_reports.junit_text([one])
 
 

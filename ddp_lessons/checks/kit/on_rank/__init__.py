@@ -1,6 +1,6 @@
 """
-The part of a check that runs inside a rank. The kernel calls `case_runner.look` and then
-`case_runner.play` there.
+The part of a check that runs inside a rank. The kernel calls `case_runner.preflight` and then
+`case_runner.run_case` there.
 
 `rank_record` records what the answer did. `case_environment` gives it a world of the case's size,
 and `simulated_world` plays worlds that are larger than the running one. `argument_state`,

@@ -34,7 +34,7 @@ from ddp_lessons.checks.kit.on_rank.case_environment import (
     usual_modes,
 )
 from ddp_lessons.checks.kit.on_rank.hash_order import noting_orders
-from ddp_lessons.checks.kit.on_rank.patching import give_back
+from ddp_lessons.checks.kit.on_rank.patching import restore_patched
 from ddp_lessons.checks.kit.on_rank.rank_record import RankContext, RankRecord
 from ddp_lessons.checks.kit.on_rank.simulated_world import simulate_world
 from ddp_lessons.checks.kit.on_rank.snapshots import pickled, plain
@@ -72,7 +72,7 @@ class Kept:
     Args:
         printed: The beginning of what the answer printed.
         pickled: The pickled RankRecord, or for a simulated case the pickled value of
-            `_play_on_paper`. None if the answer did not end.
+            `_simulate_case`. None if the answer did not end.
     """
 
     printed: _Bounded = field(default_factory=_Bounded)
@@ -82,7 +82,7 @@ class Kept:
         """
         Return the record as plain data, for `opened`.
         """
-        give_back()
+        restore_patched()
         pickled = self.pickled and base64.b64encode(self.pickled).decode()
         return pickled, self.printed.text, dist.is_initialized()  # type: ignore[return-value]
 
@@ -101,7 +101,7 @@ def opened(enclosed: tuple[str | None, str, bool] | None) -> tuple[Any, str, boo
     return pickled and pickle.loads(base64.b64decode(pickled)), printed, is_in_group
 
 
-def look(module: str, name: str) -> dict[str, Any]:
+def preflight(module: str, name: str) -> dict[str, Any]:
     """
     Return whether an answer can be run on this rank.
 
@@ -112,7 +112,7 @@ def look(module: str, name: str) -> dict[str, Any]:
         are not torch's own; `sizes`: the world sizes for which this rank has a group.
     """
     importlib.import_module(module)
-    give_back()
+    restore_patched()
     return {
         "defined": callable(current_agent().shell.user_ns.get(name)),
         "replaced": replaced_names(),
@@ -142,7 +142,7 @@ def _is_torchs(thing):
     return is_instance or not callable(thing) or thing.__module__.partition(".")[0] == "torch"
 
 
-def play(
+def run_case(
     module: str,
     number: str,
     case: tuple[int, dict[str, Any], int | None, bool],
@@ -177,7 +177,7 @@ def play(
     context = RankContext(Case(*case), agent.rank, folder, task.twice, task.must_join_threads)
     if context.case.is_simulated:
         with usual_modes():
-            kept.pickled = pickled(_play_on_paper(task, answer, context.case, folder))
+            kept.pickled = pickled(_simulate_case(task, answer, context.case, folder))
         return
     with random_states(context), redirect_stdout(kept.printed), redirect_stderr(kept.printed):
         with (
@@ -192,7 +192,7 @@ def play(
         kept.pickled = pickled(seen)
 
 
-def _play_on_paper(task, answer, case, folder):
+def _simulate_case(task, answer, case, folder):
     printed = {}
 
     def play_as(rank):

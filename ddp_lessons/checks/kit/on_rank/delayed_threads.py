@@ -17,7 +17,7 @@ _LATE_S, _LOOK_EVERY_S, _MOST_S = 0.2, 0.02, 5.0
 
 
 @contextmanager
-def late_threads() -> Iterator[Callable[[], int]]:
+def delayed_threads() -> Iterator[Callable[[], int]]:
     """
     Delay each thread that starts in a `with` block by 0.2 s.
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from ddp_lessons.checks.kit.on_rank.patching import replacing
+from ddp_lessons.checks.kit.on_rank.patching import patched
 
 if TYPE_CHECKING:
     from ddp_lessons.checks.kit.on_rank.rank_record import RankContext
@@ -144,7 +144,7 @@ def noting_orders(context: "RankContext", names: dict[str, Any], is_own: bool) -
     with ExitStack() as stack:
         for function, code in codes:
             if code is not None:
-                stack.enter_context(replacing(function, __code__=code))
+                stack.enter_context(patched(function, __code__=code))
         names |= {_OWN: orders.own, _OWN_SET: orders.kinds[set], _OWN_HASH: orders.own_hash}
         try:
             yield orders

@@ -37,7 +37,7 @@ def told(words: Mapping[str, str]) -> Iterator[Callable[[], list[str]]]:
         os.environ.update(before)
 
 
-def defined_anew(answer: Callable[..., Any], name: str) -> Callable[..., Any]:
+def redefine(answer: Callable[..., Any], name: str) -> Callable[..., Any]:
     """
     Run the cell that defines an answer again, in a new namespace, and return the new answer.
 

@@ -2,7 +2,7 @@
 Replacement of a module's names for a while, which is undone even after an interrupt.
 
 A released rank gets a KeyboardInterrupt at any line, also while values are put back. So each value
-is recorded before it is replaced, and the next call of `give_back` puts back what is left.
+is recorded before it is replaced, and the next call of `restore_patched` puts back what is left.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _lent_out: list = []  # (module, name, original value), newest last
 
 
 @contextmanager
-def replacing(module: object, **values: object) -> Iterator[None]:
+def patched(module: object, **values: object) -> Iterator[None]:
     """
     Give names of a module other values in a `with` block.
 
@@ -27,10 +27,10 @@ def replacing(module: object, **values: object) -> Iterator[None]:
     try:
         yield
     finally:
-        give_back(num_before)
+        restore_patched(num_before)
 
 
-def give_back(num_kept: int = 0) -> None:
+def restore_patched(num_kept: int = 0) -> None:
     """
     Put back the values that were replaced, except the oldest `num_kept` of them.
     """

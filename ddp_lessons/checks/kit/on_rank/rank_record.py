@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit.on_rank.argument_state import ArgumentState
-from ddp_lessons.checks.kit.on_rank.delayed_threads import late_threads
+from ddp_lessons.checks.kit.on_rank.delayed_threads import delayed_threads
 from ddp_lessons.checks.kit.on_rank.snapshots import equal, plain, share_memory, tensors_in
 from ddp_lessons.private.process_groups import default_store
 from ddp_lessons.process_group import rank_device
@@ -161,7 +161,7 @@ class RankContext:
         self._num_calls += 1
         name = getattr(answer, "__name__", "")
         seen = AnswerCall(before=plain(given), name=name, number=self._num_calls)
-        watched = late_threads() if self.must_join_threads else nullcontext(lambda: 0)
+        watched = delayed_threads() if self.must_join_threads else nullcontext(lambda: 0)
         with trace(*watch) as events, watched as num_left:
             result = answer(*args, **kwargs)
             seen.num_threads = num_left()

@@ -197,7 +197,7 @@ class SupervisorEngineLauncher(
         """
         self._adopt_supervisor()
         self.n = n
-        if self.supervisor.facts is None:
+        if self.supervisor.machine_facts is None:
             self.supervisor.order(ImportTorch())
         for rank in range(n):
             self.start_rank(rank)
