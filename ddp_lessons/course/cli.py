@@ -217,10 +217,10 @@ def progress(
         table.add_row(number, task.name, solved, *shown)
     Console().print(table)
     typer.echo(f"{num_solved} of {len(tasks)} tasks solved")
-    foretold = [row for row in notes.predictions().values() if row["was"] is not None]
-    if foretold:
-        num_right = sum(row["first"] == row["was"] for row in foretold)
-        typer.echo(f"{num_right} of {len(foretold)} predictions right at the first go")
+    predicted = [row for row in notes.predictions().values() if row["was"] is not None]
+    if predicted:
+        num_right = sum(row["first"] == row["was"] for row in predicted)
+        typer.echo(f"{num_right} of {len(predicted)} predictions right at the first go")
 
 
 @app.command()

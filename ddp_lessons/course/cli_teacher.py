@@ -214,11 +214,11 @@ def progress_text():
         number: {"name": task.name, "changed_in": task.changed_in, **notes.row_of(number)}
         for number, task in all_tasks().items()
     }
-    foretold = {
+    predicted = {
         name: {**where.get(name, {"lesson": None, "section": None}), **row}
         for name, row in told["predictions"].items()
     }
-    return json.dumps(told | {"tasks": tasks, "predictions": foretold}, indent=1)
+    return json.dumps(told | {"tasks": tasks, "predictions": predicted}, indent=1)
 
 
 def _columns():

@@ -8,7 +8,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from class_board import NOW_S, BoardThread, foretold, row, state_of, tried
+from class_board import NOW_S, BoardThread, predicted, row, state_of, tried
 from playwright.sync_api import expect
 
 from ddp_lessons.course.classroom.board import app
@@ -103,7 +103,7 @@ def test_thirty_learners_send_at_once_and_the_page_shows_all(people, open_page):
         expect(page.locator("#state")).to_have_text("0 on the board")
         join_all(board)
         expect(page.locator("#state")).to_have_text("30 on the board")
-        send_all(board, lambda n: state_of({}, {"lines": foretold(1 if n % 3 else 4)}))
+        send_all(board, lambda n: state_of({}, {"lines": predicted(1 if n % 3 else 4)}))
         expect(page.locator("#spread li")).to_have_count(2)
         expect(page.locator("#spread li").nth(0)).to_have_text(re.compile(r"^1\s*20$"))
         expect(page.locator("#spread li").nth(1)).to_have_text(re.compile(r"^4\s*10$"))
@@ -139,7 +139,7 @@ def test_names_and_answers_are_shown_as_text(people, open_page):
     with BoardThread(people, secret=people.teacher) as board:
         board.join(NASTY)
         task = tried("view") | {"tries": [{"at_s": NOW_S, "mistake": NASTY}]}
-        board.put(state_of({"00.1": task}, {"lines": foretold(1e300)}))
+        board.put(state_of({"00.1": task}, {"lines": predicted(1e300)}))
         page = open_page(board)
         expect(page.locator("tbody th")).to_have_text(NASTY)
         assert page.locator("img").count() == 0
@@ -171,7 +171,7 @@ def test_names_can_be_hidden_from_the_projector(people, open_page):
     """
     with BoardThread(people, secret=people.teacher) as board:
         board.join("Ada")
-        board.put(state_of({"00.1": tried("view", "view", "view")}, {"lines": foretold(4)}))
+        board.put(state_of({"00.1": tried("view", "view", "view")}, {"lines": predicted(4)}))
         page = open_page(board)
         expect(page.get_by_text("Ada at 00.1 my_items")).to_be_visible()
         page.get_by_role("button", name="Hide names").click()
@@ -299,7 +299,7 @@ def room():
     found = []
     for number in range(NUM_LEARNERS):
         ways = (tried("view", "view", "view"), tried("late", None), tried("view", hints=2), tried())
-        told = {"lines": foretold(1 + number % 4, was=4 if number % 2 else None)}
+        told = {"lines": predicted(1 + number % 4, was=4 if number % 2 else None)}
         name = names[number] if number < len(names) else f"pair {number}"
         tasks = {"00.1": ways[number % 4]} if number else {}
         found.append(row(name, tasks, told, key=f"{number:064}"))

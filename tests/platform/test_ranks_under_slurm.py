@@ -324,7 +324,7 @@ def test_a_rank_that_ends_before_it_comes_up_is_named_at_once(cluster, tmp_path,
     settings = f"c.SlurmLauncher.queue = 'debug'\n{template}"
     said = refusal(monkeypatch, tmp_path, settings, timeout_s=600)
     assert time.monotonic() - began < START_S
-    assert "rank 2 did not come up" in said
+    assert "rank 2 did not start" in said
     assert re.search(r"slurm: srun: error: n\d: task 2: Exited with exit code 7", said)
 
 

@@ -45,7 +45,7 @@ def tried(*mistakes, last_s=NOW_S, every_s=60, hints=0):
     }
 
 
-def foretold(before=None, was=None, at_s=NOW_S):
+def predicted(before=None, was=None, at_s=NOW_S):
     """
     Return the row of a prediction.
 

@@ -6,7 +6,7 @@ import csv
 import io
 
 import pytest
-from class_board import COLUMNS, NOW_S, foretold, row, state_of, tried
+from class_board import COLUMNS, NOW_S, predicted, row, state_of, tried
 
 from ddp_lessons.course.classroom.board import csv_table, view
 from ddp_lessons.course.classroom.board.columns import Row
@@ -40,10 +40,10 @@ def test_cell_of_a_task(told, shown):
     ("told", "shown"),
     [
         (None, "open"),
-        (foretold(), "open"),
-        (foretold(before=4), "said"),
-        (foretold(before=4, was=4), "held"),
-        (foretold(was=4), "held"),
+        (predicted(), "open"),
+        (predicted(before=4), "said"),
+        (predicted(before=4, was=4), "held"),
+        (predicted(was=4), "held"),
     ],
 )
 def test_cell_of_a_section(told, shown):
@@ -116,7 +116,7 @@ def test_who_went_on_to_a_lesson_is_not_stuck_at_a_task():
     """
     told = row(
         tasks={"00.1": tried("view", last_s=NOW_S - 4000)},
-        predictions={"lines": foretold(before=4, at_s=NOW_S - 3000)},
+        predictions={"lines": predicted(before=4, at_s=NOW_S - 3000)},
     )
     assert view.stuck(COLUMNS, told, NOW_S) is None
 
@@ -166,11 +166,11 @@ def test_question_spreads_what_was_said_before_the_run():
     Only predictions from before the run are counted: a learner who has seen the answer predicts
     nothing.
     """
-    late = foretold(was=4) | {"said": 4, "first": 4}
+    late = predicted(was=4) | {"said": 4, "first": 4}
     rows = [
-        row("Ada", predictions={"lines": foretold(1)}),
-        row("Bo", predictions={"lines": foretold(4)}),
-        row("Cy", predictions={"lines": foretold(4, was=4)}),
+        row("Ada", predictions={"lines": predicted(1)}),
+        row("Bo", predictions={"lines": predicted(4)}),
+        row("Cy", predictions={"lines": predicted(4, was=4)}),
         row("Di", predictions={"lines": late}),
         row("Ed"),
     ]
@@ -187,7 +187,7 @@ def test_question_spreads_letters_after_numbers():
     A question with choices has letters, and a learner may write one where a number was asked for.
     """
     said = ("c", 4, "a", "c", 1)
-    rows = [row(str(n), predictions={"lines": foretold(one)}) for n, one in enumerate(said)]
+    rows = [row(str(n), predictions={"lines": predicted(one)}) for n, one in enumerate(said)]
     assert view.question(SECTION, rows)["spread"] == [[1, 1], [4, 1], ["a", 1], ["c", 2]]
 
 
@@ -197,9 +197,9 @@ def test_page_follows_the_room():
     hand free to choose.
     """
     rows = [
-        row("Ada", {"02.1": tried("late")}, {"lines": foretold(4, at_s=NOW_S - 500)}),
+        row("Ada", {"02.1": tried("late")}, {"lines": predicted(4, at_s=NOW_S - 500)}),
         row("Bo", {"02.1": tried("late")}),
-        row("Cy", predictions={"lines": foretold(4)}),
+        row("Cy", predictions={"lines": predicted(4)}),
         row("Di"),
     ]
     now = view.board(COLUMNS, rows, NOW_S)["now"]
@@ -222,7 +222,7 @@ def test_cells_that_nobody_has_touched_are_not_sent():
     Untouched cells are not sent: they are most of a hundred columns, for thirty learners, at every
     change.
     """
-    told = row(tasks={"00.1": tried(hints=1), "02.1": tried()}, predictions={"lines": foretold()})
+    told = row(tasks={"00.1": tried(hints=1), "02.1": tried()}, predictions={"lines": predicted()})
     shown = view.board(COLUMNS, [told], NOW_S)["rows"][0]["cells"]
     assert list(shown) == ["00.1"]
 
@@ -233,7 +233,7 @@ def test_table_has_a_line_for_each_thing_that_was_touched():
     """
     told = Row(
         "Ada",
-        state_of({"00.1": tried("view", None, hints=1)}, {"lines": foretold(1, was=4)}),
+        state_of({"00.1": tried("view", None, hints=1)}, {"lines": predicted(1, was=4)}),
         heard_s=NOW_S,
         ahead_s=60,
         login="grace",

@@ -118,7 +118,7 @@ def _minutes(notebook, is_after):
         shorten = 'Split the lesson, or head its last sections "More: ...?".'
     else:
         needed = reading_time.minutes(notebook)
-        source, most = "reckoned from words, lines and questions", MOST_MINUTES_BEFORE
+        source, most = "computed from words, lines and questions", MOST_MINUTES_BEFORE
         then = "Say what a reader needs, or shorten the lesson."
         shorten = 'Move code into the package, or head the last sections "More: ...?".'
     broken, told = [], int(said[0][1])

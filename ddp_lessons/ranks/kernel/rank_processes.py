@@ -198,7 +198,7 @@ class RankProcesses(ABC):
             if ended or self._supervisor.error or self._supervisor.gone or time_limit.is_over:
                 silent = ended or missing
                 raise StartFailed(
-                    f"Ranks could not be started: {rank_names(silent)} did not come up."
+                    f"Ranks could not be started: {rank_names(silent)} did not start."
                     f"{self._log_tail(silent)} {self._next_step()}"
                 )
             time.sleep(clocks.POLL_S)  # polls, because ipyparallel's own wait looks less often

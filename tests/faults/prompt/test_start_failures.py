@@ -201,7 +201,7 @@ def test_start_with_ranks_that_die_at_once(kernel, tmp_path):
     ename, said = refusal(kernel, "2, launcher='spawn'", PYTHONPATH=str(tmp_path))
     assert ename == "StartFailed"
     assert said.startswith("Ranks could not be started: rank")
-    assert "did not come up.\n" in said
+    assert "did not start.\n" in said
     assert "no memory left for this rank\n" in said
     assert said.endswith('Run "ddp-lessons doctor" to see what is wrong.')
 

@@ -158,7 +158,7 @@ class UnsupervisedRankProcesses(RankProcesses):
         found = ask_hosts_of_ranks(self._client, ranks, file, time_limit)
         if silent := [rank for rank in ranks if rank not in found]:
             raise StartFailed(
-                f"Ranks could not be started: {rank_names(silent)} came up and did not say where: "
+                f"Ranks could not be started: {rank_names(silent)} started and did not say where: "
                 "expected the same course on all hosts as here. Install the same on all hosts."
                 f"{self._log_tail(silent)}"
             )
