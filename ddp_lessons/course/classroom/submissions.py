@@ -52,7 +52,7 @@ class Checked:
         """
         Whether the learner has handed in something for this exercise.
         """
-        return self.submission.mistake != "blank" and self.results[0].told != NOT_BEGUN
+        return self.submission.mistake != "blank" and self.results[0].message != NOT_BEGUN
 
 
 def check_all(submissions, limits=None, say=lambda checked: None, hidden=()):
