@@ -14,7 +14,7 @@ import pytest
 from paths import ROOT
 
 from ddp_lessons.course.learner import workspace
-from ddp_lessons.ranks.system.renewal import NOTES, read_notes
+from ddp_lessons.progress.renewal import NOTES, read_notes
 
 NOT_PACKED = (
     ".*",
