@@ -57,13 +57,13 @@ def test_ranks_warm_up_before_the_clock_starts(ranks, monkeypatch):
     The warm-up comes before the clock starts, because on a busy machine torch's imports alone may
     take longer than an answer may.
     """
-    at_start, make_run = [], checking.Run
+    at_start, make_run = [], checking.CheckRun
 
     def run(task, its_ranks, *rest):
         at_start.append(are_warm(its_ranks))
         return make_run(task, its_ranks, *rest)
 
-    monkeypatch.setattr(checking, "Run", run)
+    monkeypatch.setattr(checking, "CheckRun", run)
     task = find_task("00.1")
     run_cell(ranks, f"{RIGHT}dist.get_world_size()]")
     for one in (task, replace(task, warm_up=first_save)):
@@ -85,13 +85,13 @@ def test_right_answer_imports_little_while_its_clock_runs(ranks, monkeypatch, nu
     A right answer imports few modules while its clock runs. A first optimizer, dispatch mode or
     device mesh would import torch's compiler: 800 modules.
     """
-    at_start, make_run = [], checking.Run
+    at_start, make_run = [], checking.CheckRun
 
     def run(task, its_ranks, *rest):
         at_start.append(num_modules(its_ranks))
         return make_run(task, its_ranks, *rest)
 
-    monkeypatch.setattr(checking, "Run", run)
+    monkeypatch.setattr(checking, "CheckRun", run)
     answer = next(one for one in all_answers() if one.task == number and one.mistake is None)
     run_cell(ranks, answer.source)
     checking.run_and_judge(find_task(number), ranks)
