@@ -221,7 +221,8 @@ child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.P
 child.stdout.readline()
 print("ready", flush=True)
 sys.stdin.readline()
-while True: pass
+child.stdin.close()
+sys.stdin.readline()
 """
 
 
@@ -230,14 +231,14 @@ def test_processes_are_counted_with_their_descendants(python):
     CPU time includes that of descendants: a DataLoader's workers compute for their rank, and that
     is progress of the rank.
     """
-    top = python(GRANDPARENT, READS)
+    top = python(GRANDPARENT, READS + "\nwhile True: pass")
     (child,) = children_of(top.pid)
     assert descendants_of(top.pid) == [child]
     assert child in descendants_of(os.getpid())
     least = cpu_seconds(top.pid) + cpu_seconds(child)
     before = tree_cpu_seconds(top.pid)
-    assert 0 < least <= before <= cpu_seconds(top.pid) + cpu_seconds(child)
-    top.stdin.write("compute\n")
+    assert least <= before <= cpu_seconds(top.pid) + cpu_seconds(child)
+    top.stdin.write("have the child compute\n")
     top.stdin.flush()
     wait_until(
         lambda: tree_cpu_seconds(top.pid) > before + 0.1, HANGS_AFTER_S, "CPU time to be used"
