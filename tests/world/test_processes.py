@@ -233,16 +233,19 @@ def test_processes_are_counted_with_their_descendants(python):
     """
     top = python(GRANDPARENT, READS + "\nwhile True: pass")
     (child,) = children_of(top.pid)
-    assert descendants_of(top.pid) == [child]
-    assert child in descendants_of(os.getpid())
-    least = cpu_seconds(top.pid) + cpu_seconds(child)
-    before = tree_cpu_seconds(top.pid)
-    assert least <= before <= cpu_seconds(top.pid) + cpu_seconds(child)
-    top.stdin.write("have the child compute\n")
-    top.stdin.flush()
-    wait_until(
-        lambda: tree_cpu_seconds(top.pid) > before + 0.1, HANGS_AFTER_S, "CPU time to be used"
-    )
+    try:
+        assert descendants_of(top.pid) == [child]
+        assert child in descendants_of(os.getpid())
+        least = cpu_seconds(top.pid) + cpu_seconds(child)
+        before = tree_cpu_seconds(top.pid)
+        assert least <= before <= cpu_seconds(top.pid) + cpu_seconds(child)
+        top.stdin.write("have the child compute\n")
+        top.stdin.flush()
+        wait_until(
+            lambda: tree_cpu_seconds(top.pid) > before + 0.1, HANGS_AFTER_S, "CPU time to be used"
+        )
+    finally:
+        os.kill(child, signal.SIGKILL)  # it computes for ever, and does not end with its parent
 
 
 def test_processes_that_are_gone_have_no_time_and_no_children():
