@@ -64,7 +64,7 @@ def test_fault_out_of_memory_is_told(kernel):
     assert result.ename == "RankDied", result
     first_line = result.evalue.splitlines()[0]
     assert first_line.startswith(
-        f"rank {culprit} died: its process was ended by SIGKILL (Linux does this"
+        f"rank {culprit} died: its process was ended by SIGKILL (Linux or a hub does this"
     )
     check_usable(kernel, lost=[culprit])
 
