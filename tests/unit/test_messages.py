@@ -11,7 +11,7 @@ import pytest
 from fake_snapshots import at, call, finished
 
 from ddp_lessons.ranks.kernel.agent_client import snapshot_in, state_in
-from ddp_lessons.ranks.messages import host_orders, orders
+from ddp_lessons.ranks.messages import host_orders, json_messages, orders
 from ddp_lessons.ranks.messages.rank_start import HostInfo
 from ddp_lessons.ranks.messages.report import CellReport, add_report, report_in
 from ddp_lessons.ranks.messages.snapshot import AgentState, FormingGroup, RankSnapshot
@@ -117,7 +117,7 @@ def test_orders_and_events_arrive_as_they_were_sent(message):
     """
     The supervisor's end and the kernel's end share these classes, and nothing else.
     """
-    content = json.loads(json.dumps(orders.to_json(message)))
+    content = json.loads(json.dumps(json_messages.message_to_json(message)))
     assert orders.from_json(content) == message
 
 
@@ -139,7 +139,7 @@ def test_messages_of_a_host_agent_arrive_as_they_were_sent(message):
     """
     The kernel and a host agent share these classes, which travel as lines of JSON.
     """
-    content = json.loads(json.dumps(host_orders.host_message_to_json(message)))
+    content = json.loads(json.dumps(json_messages.message_to_json(message)))
     is_order = isinstance(message, host_orders.HostOrder)
     read = host_orders.host_order_from_json if is_order else host_orders.host_answer_from_json
     assert read(content) == message

@@ -20,7 +20,7 @@ from ddp_lessons.ranks.kernel.launchers.ssh_launchers import (
     SSHEngineLauncher,
     SSHEngineSetLauncher,
 )
-from ddp_lessons.ranks.messages import host_orders
+from ddp_lessons.ranks.messages import host_orders, json_messages
 from ddp_lessons.ranks.messages.host_orders import (
     AskHost,
     HostAnswers,
@@ -262,7 +262,7 @@ def order(agent, message):
     """
     Send a HostOrder.
     """
-    print(json.dumps(host_orders.host_message_to_json(message)), file=agent.stdin, flush=True)
+    print(json.dumps(json_messages.message_to_json(message)), file=agent.stdin, flush=True)
 
 
 def heard(agent):

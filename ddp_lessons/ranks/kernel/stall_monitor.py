@@ -82,10 +82,8 @@ class StallMonitor:
         if self.unblocker is not None:
             lost = self.unblocker.step(running)
             if lost:
-                for rank in set(lost) - set(self.last_snapshots):
-                    self._ask_from_outside(
-                        rank, may_interrupt_sleep=True
-                    )  # read its stack before it ends
+                for rank in set(lost) - set(self.last_snapshots):  # read its stack before it ends
+                    self._ask_from_outside(rank, may_interrupt_sleep=True)
                 self.ranks.engines.kill_stuck(lost)
             return
         if self._standstill is None:  # made late: most cells end before the first look

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ddp_lessons.errors import RanksGone, StartFailed
+from ddp_lessons.ranks.messages.json_messages import message_to_json
 from ddp_lessons.ranks.messages.orders import (
     ControllerDied,
     ControllerStarted,
@@ -28,7 +29,6 @@ from ddp_lessons.ranks.messages.orders import (
     SupervisorGone,
     TorchImported,
     from_json,
-    to_json,
 )
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.json_pipe import json_pipe_pair
@@ -110,7 +110,7 @@ class SupervisorClient:
         Raises:
             RanksGone: The supervisor has ended.
         """
-        if not self._link.send(**to_json(order)):
+        if not self._link.send(**message_to_json(order)):
             raise RanksGone(
                 "The ranks are gone: their supervisor has ended. Call start_ranks() again."
             )
@@ -243,7 +243,7 @@ class SupervisorClient:
         """
         End the supervisor and all its children, and wait until it has ended.
         """
-        self._link.send(**to_json(EndAll()))
+        self._link.send(**message_to_json(EndAll()))
         try:
             self._process.wait(timeout=clocks.SUPERVISOR_END_S)
         except subprocess.TimeoutExpired:

@@ -4,8 +4,10 @@ The messages between the kernel and a host agent: orders one way, answers the ot
 They travel as lines of JSON through an SSH login.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from ddp_lessons.ranks.messages.json_messages import message_from_json
 
 MARK = "ddp-lessons "
 """
@@ -115,35 +117,25 @@ HostOrder = StartProcess | SendLog | SignalProcess | KeepProcesses | AskHost
 HostAnswer = HostAnswers | ProcessStarted | LogTail | ProcessEnded
 _ORDERS: dict[str, type[HostOrder]] = {each.__name__: each for each in HostOrder.__args__}
 _ANSWERS: dict[str, type[HostAnswer]] = {each.__name__: each for each in HostAnswer.__args__}
-_TYPE = "type"
-
-
-def host_message_to_json(message: HostOrder | HostAnswer) -> dict[str, Any]:
-    """
-    Return a message as a dictionary of what JSON knows.
-    """
-    return {_TYPE: type(message).__name__, **asdict(message)}
 
 
 def host_order_from_json(content: dict[str, Any]) -> HostOrder:
     """
-    Return the HostOrder that `host_message_to_json` has made a dictionary of.
+    Return the HostOrder that `message_to_json` has made a dictionary of.
 
     Raises:
         KeyError: There is no order of that name.
         TypeError: It lacks a field, or has one too many.
     """
-    fields = dict(content)
-    return _ORDERS[fields.pop(_TYPE)](**fields)
+    return message_from_json(content, _ORDERS)
 
 
 def host_answer_from_json(content: dict[str, Any]) -> HostAnswer:
     """
-    Return the HostAnswer that `host_message_to_json` has made a dictionary of.
+    Return the HostAnswer that `message_to_json` has made a dictionary of.
 
     Raises:
         KeyError: There is no answer of that name.
         TypeError: It lacks a field, or has one too many.
     """
-    fields = dict(content)
-    return _ANSWERS[fields.pop(_TYPE)](**fields)
+    return message_from_json(content, _ANSWERS)

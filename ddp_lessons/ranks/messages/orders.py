@@ -1,11 +1,13 @@
 """
 The messages between the kernel and its supervisor: orders one way, events the other.
 
-They travel through a JSON pipe. `to_json` and `from_json` are the two ends of that way.
+They travel through a JSON pipe. `message_to_json` and `from_json` are the two ends of that way.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from ddp_lessons.ranks.messages.json_messages import message_from_json
 
 
 @dataclass(frozen=True)
@@ -198,23 +200,14 @@ Event = (
 _CLASSES: dict[str, type[Order | Event]] = {
     each.__name__: each for union in (Order, Event) for each in union.__args__
 }
-_TYPE = "type"
-
-
-def to_json(message: Order | Event) -> dict[str, Any]:
-    """
-    Return a message as a dictionary of what JSON knows.
-    """
-    return {_TYPE: type(message).__name__, **asdict(message)}
 
 
 def from_json(content: dict[str, Any]) -> Order | Event:
     """
-    Return the Order or Event that `to_json` has made a dictionary of.
+    Return the Order or Event that `message_to_json` has made a dictionary of.
 
     Raises:
         KeyError: There is no message of that name.
         TypeError: It lacks a field, or has one too many.
     """
-    fields = dict(content)
-    return _CLASSES[fields.pop(_TYPE)](**fields)
+    return message_from_json(content, _CLASSES)

@@ -38,9 +38,9 @@ from ddp_lessons.ranks.messages.host_orders import (
     SendLog,
     SignalProcess,
     StartProcess,
-    host_message_to_json,
     host_order_from_json,
 )
+from ddp_lessons.ranks.messages.json_messages import message_to_json
 from ddp_lessons.ranks.supervisor import child_main
 from ddp_lessons.ranks.system.processes import can_fork
 
@@ -69,7 +69,7 @@ class Agent:
     def _answer(self, answer: HostAnswer) -> None:
         # If the login is closed, no kernel reads the answer, and writing it is an error.
         with contextlib.suppress(OSError):
-            self._output.write(MARK + json.dumps(host_message_to_json(answer)) + "\n")
+            self._output.write(MARK + json.dumps(message_to_json(answer)) + "\n")
             self._output.flush()
 
     # ---- orders ----

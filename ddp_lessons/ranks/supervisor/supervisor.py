@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddp_lessons.ranks.messages.json_messages import message_to_json
 from ddp_lessons.ranks.messages.orders import (
     ControllerDied,
     ControllerStarted,
@@ -38,7 +39,6 @@ from ddp_lessons.ranks.messages.orders import (
     StartRank,
     TorchImported,
     from_json,
-    to_json,
 )
 from ddp_lessons.ranks.supervisor import child_main
 from ddp_lessons.ranks.system import clocks
@@ -124,7 +124,7 @@ class Supervisor:
             self._memory = MemoryWatch()
 
     def _report(self, event):
-        self.link.send(**to_json(event))
+        self.link.send(**message_to_json(event))
 
     def _in_child(self, work, *args):
         # If a child kept the pipe open, the kernel would not notice the supervisor's end.

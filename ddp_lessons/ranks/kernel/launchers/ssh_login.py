@@ -24,8 +24,8 @@ from ddp_lessons.ranks.messages.host_orders import (
     HostAnswer,
     HostOrder,
     host_answer_from_json,
-    host_message_to_json,
 )
+from ddp_lessons.ranks.messages.json_messages import message_to_json
 from ddp_lessons.ranks.system import clocks
 
 _AGENT = "ddp_lessons.ranks.supervisor.host_agent"
@@ -85,7 +85,7 @@ class HostLogin:
         """
         Send an order to the host agent.
         """
-        self._write(json.dumps(host_message_to_json(order)) + "\n")
+        self._write(json.dumps(message_to_json(order)) + "\n")
 
     def on_message(self, key: str, listener: Callable[[HostAnswer], object]) -> None:
         """
