@@ -100,8 +100,8 @@ def run_part(part, options=()):
     Run the tests of a part, and run failed tests a second time if all of them are in RERUN.
 
     Returns:
-        (bool, list[str]): Whether all passed at last; the tests that failed before, in this run or
-            in one that it continues, and pass now.
+        (bool, dict[str, str]): Whether all passed at last; the first failure of each test that
+            failed before, in this run or in one that it continues, and passes now, by its name.
     """
     part.folder.mkdir(parents=True, exist_ok=True)
     resumes = "--resume" in options
@@ -122,9 +122,9 @@ def run_part(part, options=()):
         is_good = not failed
     else:
         is_good = status == PASSED or (status == NO_TESTS and resumes)
-    flaky = [test for test in first_failures if test not in failed]
+    flaky = {test: text for test, text in first_failures.items() if test not in failed}
     for file in part.folder.glob("report*.xml"):
-        mark_flaky(file, {test: first_failures[test] for test in flaky})
+        mark_flaky(file, flaky)
     return is_good, flaky
 
 
@@ -227,7 +227,7 @@ def run_all(options):
         seconds = before_s + time.monotonic() - began
         noted.write_text(f"{seconds:.1f}")
         rows.append(f"{part.name:<22} {seconds / 60:6.1f}   {'passed' if passed else 'FAILED'}")
-        all_flaky |= dict.fromkeys(flaky, part)
+        all_flaky |= flaky
     print("\n" + "\n".join([f"{'part':<22} minutes", *rows]))
     return conclude(is_good and are_all_lines_reached(), all_flaky)
 
@@ -238,15 +238,15 @@ def conclude(is_good, flaky):
 
     Args:
         is_good: Whether all tests passed at last.
-        flaky: Dict from such a test's name to its Part.
+        flaky: Dict from such a test's name to its first failure.
 
     Returns:
         int: The exit code.
     """
     if flaky:
         print("\nFLAKY: failed, and passed when run again. The first failure of each:")
-    for test, part in flaky.items():
-        lines = _first_failures(part)[test].strip().splitlines()
+    for test, first_failure in flaky.items():
+        lines = first_failure.strip().splitlines()
         message = [line for line in lines if line.startswith("E ")] or lines[-1:]
         print(f"  {test}\n    {message[0]}\n    {lines[-1]}")
     if len(flaky) > MOST_FLAKY:
@@ -267,7 +267,7 @@ def main(arguments):
     is_whole = all(argument.startswith("--") for argument in arguments)  # such as --cov
     part = Part("make test" if is_whole else "some", tuple(arguments))
     is_good, flaky = run_part(part)
-    return conclude(is_good, dict.fromkeys(flaky, part))
+    return conclude(is_good, flaky)
 
 
 if __name__ == "__main__":
