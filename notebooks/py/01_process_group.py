@@ -151,7 +151,8 @@ predict("what_to_tell", "...")
 # %%px
 import os
 
-dist.destroy_process_group()  # leave the group
+if dist.is_initialized():  # not if you run this cell again
+    dist.destroy_process_group()  # leave the group
 for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
     os.environ.pop(name, None)  # as if nothing had set it
 
@@ -247,7 +248,8 @@ dist.destroy_process_group()
 # %% tags=["run"]
 # %%px
 path = f"file://{folder}/store"
-dist.init_process_group("gloo", init_method=path, rank=rank, world_size=world_size)
+if not dist.is_initialized():  # it is, if you run this cell again
+    dist.init_process_group("gloo", init_method=path, rank=rank, world_size=world_size)
 
 sums.append(add_up())
 print(f"the three sums are {sums}")
@@ -263,7 +265,7 @@ print(f"the three sums are {sums}")
 # %% tags=["check"]
 num_variables = len(set(ranks[0]["errors"]))
 assert num_variables == 4
-assert ranks.view["sums"] == [[1111, 1111, 1111]] * 4
+assert all(sums[:3] == [1111] * 3 for sums in ranks.view["sums"])
 letter = {2: "a", 3: "b", 4: "c"}[num_variables]
 ok("C02 is half true: it takes a rank, a world size, a store", what_to_tell=letter)
 
@@ -387,7 +389,8 @@ ranks.view["folder"] = tempfile.mkdtemp()  # a new folder for new files
 # %%px
 from datetime import timedelta
 
-dist.destroy_process_group()
+if dist.is_initialized():
+    dist.destroy_process_group()
 error_text = ""
 if rank != 2:
     path, limit = f"file://{folder}/store", timedelta(seconds=3)
@@ -458,7 +461,8 @@ if rank != 2:
 
 # %% tags=["mend"]
 # %%px
-join_group(f"{folder}/four", rank, world_size, deadline_s=3)
+if not dist.is_initialized():  # it is, if you run this cell again
+    join_group(f"{folder}/four", rank, world_size, deadline_s=3)
 print(f"{dist.get_world_size()} ranks have joined")
 
 # %% tags=["check"]
@@ -488,7 +492,8 @@ predict("ranks_with_mpi", ...)
 # %%px
 import warnings
 
-dist.destroy_process_group()
+if dist.is_initialized():
+    dist.destroy_process_group()
 warnings.simplefilter("ignore")  # torch warns before it refuses
 is_possible = {}
 for name in ("nccl", "gloo", "mpi"):

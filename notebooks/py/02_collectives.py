@@ -377,18 +377,20 @@ predict("complete_handles", ...)
 
 # %% tags=["run"]
 # %%px
-total, is_complete = torch.tensor([10**rank], device=device), False
+group = dist.new_group()  # a second group of all ranks: you can run this cell again
+total, handle, is_complete = torch.tensor([10**rank], device=device), None, False
 if rank != 0:
-    handle = dist.all_reduce(total, async_op=True)
+    handle = dist.all_reduce(total, group=group, async_op=True)
     product = torch.ones(100, 100) @ torch.ones(100, 100)
     is_complete = handle.is_completed()
     print(f"product ready; all-reduce complete: {int(is_complete)}")
 
 # %% tags=["run"]
 # %%px
-if rank == 0:
-    handle = dist.all_reduce(total, async_op=True)
+if handle is None:  # on rank 0
+    handle = dist.all_reduce(total, group=group, async_op=True)
 handle.wait()
+group = None  # that all-reduce was its only call
 print(f"after wait: {total.item()}")
 
 # %% [markdown] tags=["read"]

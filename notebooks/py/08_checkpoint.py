@@ -25,7 +25,7 @@ import os, tempfile
 from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.pictures import shards_picture, slices_from_rows
 
-temporary = tempfile.TemporaryDirectory()
+temporary = globals().get("temporary") or tempfile.TemporaryDirectory()
 os.environ["LESSON_FOLDER"] = temporary.name  # all ranks get this variable
 ranks = start_ranks(4)
 

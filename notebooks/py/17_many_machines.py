@@ -60,7 +60,7 @@ for plan in (one, two):
     print(f"hosts: {plan.num_hosts}; {told}")
 
 # %% tags=["run"]
-below = min(ranks.view["two_s"]) < foretold_s("flat", two)
+below = max(ranks.view["two_s"]) < foretold_s("flat", two)
 print(f"hosts: 2; measured less than that: {below}")
 
 # %% [markdown] tags=["read"]
@@ -70,7 +70,7 @@ print(f"hosts: 2; measured less than that: {below}")
 
 # %% tags=["check"]
 rates = [plan.num_ranks / foretold_s("flat", plan) for plan in (one, two)]
-assert not below  # other programs can only make a batch longer
+assert not below  # ranks 1 and 3 send 6 messages across, so they need that long
 assert rates[1] < rates[0]
 ok("C28 is false, a slow link took more than two ranks gave",
    batches_a_second=round(rates[1]))  # fmt: skip
@@ -203,6 +203,9 @@ predict("doors_open_to_others", ...)
 
 # %% tags=["run"]
 # %%px
+import os
+
+usual = os.environ["GLOO_SOCKET_IFNAME"]  # the loopback, by start_ranks
 doors = mm.listening()  # who can reach it, and the port
 reached = sorted({who for who, _ in doors})
 others = sum(who != "this machine" for who, _ in doors)
@@ -210,9 +213,6 @@ print(f"reached from: {', '.join(reached)}; open to others: {others}")
 
 # %% tags=["break"]
 # %%px
-import os
-
-usual = os.environ["GLOO_SOCKET_IFNAME"]  # the loopback, by start_ranks
 os.environ["GLOO_SOCKET_IFNAME"] = "cable0"  # no such interface here
 try:
     dist.new_group()
@@ -314,6 +314,10 @@ else:
     bed.off(2)
     first.wait_for("failed", 30)
     print(first.stdout.removeprefix(said))
+    for words in ("1.5 times", "than one: True", "sum 4", "failed after"):
+        assert words in first.stdout, words
+    bed.down()
+    reason = "node2 is off; run the cell above again"
 
 # %% [markdown] tags=["read"]
 # A cable that was out for 1.5&nbsp;s is no failure: the system sends again what was not
@@ -322,10 +326,6 @@ else:
 # longer than any pause that you want to survive.
 
 # %% tags=["check"]
-if not reason:
-    for words in ("1.5 times", "than one: True", "sum 4", "failed after"):
-        assert words in first.stdout, words
-    bed.down()
 told_s = ranks.view["told_s"]
 assert told_s == [3, 0, 0, 0]
 assert ranks.view["waited_s"][0] >= 3
