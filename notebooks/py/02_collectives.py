@@ -377,7 +377,7 @@ predict("complete_handles", ...)
 
 # %% tags=["run"]
 # %%px
-group = dist.new_group()  # a second group of all ranks: you can run this cell again
+group = dist.new_group()  # another in each run of this cell, so that calls cannot mix
 total, handle, is_complete = torch.tensor([10**rank], device=device), None, False
 if rank != 0:
     handle = dist.all_reduce(total, group=group, async_op=True)
@@ -390,7 +390,7 @@ if rank != 0:
 if handle is None:  # on rank 0
     handle = dist.all_reduce(total, group=group, async_op=True)
 handle.wait()
-group = None  # that all-reduce was its only call
+group = None  # no later cell uses it
 print(f"after wait: {total.item()}")
 
 # %% [markdown] tags=["read"]
