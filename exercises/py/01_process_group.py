@@ -74,11 +74,11 @@ check.even_and_odd.picture()
 # %% [markdown] tags=["task"]
 # ## 01.3 Name the missing ranks
 #
-# The ranks are in no group, and share a store. Each rank that arrives calls your function. Some ranks
-# never call it, and some call it late. The function returns the ranks that have not arrived within
-# `deadline_s` seconds after this rank's own call, as a list in rising order. As soon as all ranks have
-# arrived, it returns an empty list, and does not wait for the deadline. With a deadline of 0 it looks
-# once.
+# The ranks are in no group, and share a store, all of whose methods you may use. Each rank that arrives
+# calls your function. Some ranks never call it, and some call it late. The function returns the ranks
+# that have not arrived within `deadline_s` seconds after this rank's own call, as a list in rising
+# order. As soon as all ranks have arrived, it returns an empty list, and does not wait for the deadline.
+# With a deadline of 0 it looks once.
 #
 # The lesson looked once, and had made sure that all keys were set. Here you must look again and again:
 #

@@ -100,9 +100,10 @@ check.all_gather_unequal.picture()
 #
 # The target: each rank sends at most 1 message, and no rank waits for a long chain of other ranks. Ranks
 # r, r + distance, r + 2 distance and so on form a circle, which ends at r again. With 4 ranks and
-# distance 2 there are two circles: ranks 0 and 2, and ranks 1 and 3. All ranks may send at the same time. Or they take turns: every second rank of a circle sends in round 1,
-# and the others send in round 2. (A circle with an odd number of ranks needs a round 3.) The target
-# holds for any number of ranks and any distance: the check also simulates 6 and 9 ranks.
+# distance 2 there are two circles: ranks 0 and 2, and ranks 1 and 3. All ranks may send at the same
+# time. Or they take turns: every second rank of a circle sends in round 1, and the others send in
+# round 2. (A circle with an odd number of ranks needs a round 3.) The target holds for any number of
+# ranks and any distance: the check also simulates 6 and 9 ranks.
 
 # %% tags=["answer"]
 # %%px

@@ -75,8 +75,8 @@ check.reduce_scatter.picture()
 #
 # Now rank r has chunk r only, and every rank shall get all chunks. Return a list or a tuple of w
 # tensors, with chunk c at place c. `lengths` says how many numbers each chunk has, and is the same on all
-# ranks. Return new tensors: none of them may share memory with the argument `chunk`. `chunk` and
-# `lengths` must stay as they were.
+# ranks. Return new tensors, or parts of one new tensor: none of them may share memory with the argument
+# `chunk`. `chunk` and `lengths` must stay as they were.
 #
 # The rules are those of 03.1: rank r sends to rank r - 1 only, at most w - 1 messages. Each message carries
 # one chunk, in its own length and dtype. In every step all ranks send.

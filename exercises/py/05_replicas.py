@@ -63,9 +63,9 @@ check.start_equal.picture()
 #
 # Each rank has called `backward` with a loss that is a mean over its own `num_samples` samples. Make
 # every `.grad` of a trained parameter the gradient of the mean over **all** samples, on every rank,
-# equal to the last bit on all ranks. Ranks may have unequally many samples, hundreds or 0. A mean over
-# 0 samples is nan, and so is its gradient: such a rank adds nothing to the sum. Any other nan must stay
-# nan. A rank that did not use a parameter has None as its `.grad`.
+# equal to the last bit on all ranks. Ranks may have unequally many samples, hundreds or 0, but at least
+# one rank has some. A mean over 0 samples is nan, and so is its gradient: such a rank adds nothing to
+# the sum. Any other nan must stay nan. A rank that did not use a parameter has None as its `.grad`.
 #
 # The price, on each rank: at most 1 call for each trained parameter and 2 more, and at most the bytes of
 # the gradients plus 64. `rank_device()` is the device of this rank's tensors.

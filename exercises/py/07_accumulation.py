@@ -24,8 +24,9 @@ ranks = start_ranks(4)
 # is frozen, and its `.grad` stays None. The check calls your function twice on one model, and empties
 # `.grad` in between.
 #
-# The price: 1 all-reduce for the window, and the activations of one micro-batch at a time. At any time, at
-# most two micro-batches may be waiting for their backward. So do not make a list of them, as `Window` does.
+# The price: 1 all-reduce for the window, since the model fits into one bucket, and the activations of one
+# micro-batch at a time. At any time, at most two micro-batches may be waiting for their backward. So do
+# not make a list of them, as `Window` does.
 
 # %% tags=["answer"]
 # %%px

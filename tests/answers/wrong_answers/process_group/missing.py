@@ -128,6 +128,22 @@ def missing(store, rank, world_size, deadline_s):
     return absent
 """,
     ),
+    Answer(
+        "01.3",
+        "starts its deadline anew whenever a rank arrives",
+        "restarted",
+        changed(
+            MISSING,
+            (
+                "        if not absent",
+                """\
+        if len(absent) < num_absent:
+            num_absent, give_up_at = len(absent), time.monotonic() + deadline_s
+        if not absent""",
+            ),
+            ("    while True", "    num_absent = world_size\n    while True"),
+        ),
+    ),
     Answer("01.3", "asks the clock first", "at-once", changed(MISSING, (LOOP, _LOOKED_LATE))),
     Answer(
         "01.3",
