@@ -10,7 +10,7 @@ import random
 import torch
 
 from ddp_lessons.checks.checkpoint.noted_runs import buffered_run
-from ddp_lessons.checks.kit import Case, Task, equal
+from ddp_lessons.checks.kit import Case, Mistake, Task, equal
 from ddp_lessons.checks.kit.on_rank.patched_environ import redefine
 from ddp_lessons.checks.kit.on_rank.snapshots import plain
 from ddp_lessons.checks.kit.shared.small_runs import NUM_SAMPLES
@@ -20,17 +20,24 @@ from ddp_lessons.ranks.rank.rank_agent import current_agent
 
 _STEPS_AFTER = 4
 
-_PARTS = (
-    "weights",
-    "buffers",
-    "optimizer",
-    "schedule",
-    "place",
-    "noise",
-    "factors",
-    "step",
-    "mode",
-)
+_FORGOTTEN = {
+    "weights": "Give model.load_state_dict the dictionary that model.state_dict() returned.",
+    "buffers": "A model has buffers as well, such as BatchNorm's running mean. They are in "
+    "model.state_dict(), but not in model.parameters().",
+    "optimizer": "The optimizer keeps earlier gradients (momentum). Its state_dict holds them, and "
+    "load_state_dict replaces all that the optimizer keeps.",
+    "schedule": "The learning rate follows a schedule, which counts its own steps.",
+    "place": "The next batch depends on the sampler's place and on run.epoch: restore both.",
+    "noise": "The noise comes from torch's random number generator. Restore the generator's state "
+    "last, because each draw changes it.",
+    "factors": "The model draws its factors from Python's random number generator: "
+    "random.getstate() returns its state. Restore the state last, by random.setstate.",
+    "step": "run.step must continue from its captured value.",
+    "mode": "Leave the mode as it is: a run that trains on must be in train mode.",
+}
+"""
+{part of a run: hint}, for each part that `restore` may forget. The first one names the mistake.
+"""
 
 
 def _cases(draw):
@@ -125,58 +132,78 @@ def _without_zeros(state):
     return {name: one for name, one in (state or {}).items() if torch.as_tensor(one).any()}
 
 
-def _judge(case_result):
-    for rank, seen in enumerate(case_result.seen):
-        _judge_restored(case_result, rank, seen.output)
-    for rank, kept in enumerate(seen.output for seen in case_result.seen):
-        if not (kept["seen"] and equal(kept["right"], kept["ended"])):
-            both = {"got": kept["ended"], "expected": kept["right"]}
-            fact = f"{_new_ones(kept['new'])}After {_STEPS_AFTER} more steps the weights differ."
-            raise case_result.wrong(
-                "new-object" if kept["new"] else "values", rank, **both, fact=fact
-            )
+def _has_fault(fault):
+    return lambda view: view.output["fault"] == fault
 
 
-def _new_ones(names):
-    return f"restore has put another {' and another '.join(names)} into the run. " if names else ""
+def _changes_the_run(view):
+    changed = view.output.get("changed")
+    return changed and f"capture changes the run itself: {', '.join(changed)}."
 
 
-def _judge_restored(case_result, rank, kept):
-    if kept["fault"] == "missing":
-        raise case_result.wrong("missing", rank, fact="restore is not defined on this rank.")
-    if kept["fault"] == "code":
-        fact = "torch.load refuses the state: the state holds more than tensors and plain values."
-        raise case_result.wrong("code", rank, fact=fact)
-    if kept["fault"] == "elsewhere":
-        fact = "restore needs variables of an earlier run of its cell, which are gone after a kill."
-        raise case_result.wrong("elsewhere", rank, fact=fact)
-    if kept["changed"]:
-        fact = f"capture changes the run itself: {', '.join(kept['changed'])}."
-        raise case_result.wrong("capture-changes", rank, fact=fact)
-    if kept["fault"] == "no-object":
-        fact = f"{_new_ones(kept['new'])}An object is of another type."
-        raise case_result.wrong("new-object", rank, fact=fact)
-    saved, later, restored = kept["saved"], kept["later"], kept["restored"]
-    differ = [part for part in _PARTS if not equal(saved[part], restored[part])]
-    fact = f"Not restored: {', '.join(differ)}."
-    if kept["as before"]:
-        raise case_result.wrong("untouched", rank, fact="restore has changed nothing in the run.")
-    if differ and "parameter" in kept["new"]:
-        raise case_result.wrong("new-object", rank, fact=f"{_new_ones(kept['new'])}{fact}")
-    if any(equal(later[part], restored[part]) for part in differ):
-        fact += " The run got the state of a later call of capture, and not the given state."
-        raise case_result.wrong("elsewhere", rank, fact=fact)
-    if "weights" in differ:
-        raise case_result.wrong("weights", rank, fact=fact)
-    if set(differ) >= {"optimizer", "schedule", "place", "noise"}:
-        raise case_result.wrong("weights-only", rank, fact=fact)
-    first = case_result.seen[0].output["saved"]
+def _differing(view):
+    # The parts that are not as they were when the state was captured, if restore has ended.
+    saved, restored = view.output.get("saved"), view.output.get("restored")
+    return restored and [part for part in _FORGOTTEN if not equal(saved[part], restored[part])]
+
+
+def _not_restored(view):
+    differing = view.finding_of(_differing)
+    return differing and f"Not restored: {', '.join(differing)}."
+
+
+def _has_another_object(view):
+    new, differing = view.output.get("new"), view.finding_of(_differing)
+    if not new:
+        return ""
+    fact = f"restore has put another {' and another '.join(new)} into the run."
+    if view.output["fault"] == "no-object":
+        return f"{fact} An object is of another type."
+    if differing and "parameter" in new:
+        return f"{fact} {_not_restored(view)}"
+    ends_elsewhere = not differing and _ends_elsewhere(view)
+    return ends_elsewhere and f"{fact} {ends_elsewhere}"
+
+
+def _ends_elsewhere(view):
+    kept = view.output
+    if "ended" not in kept or (kept["seen"] and equal(kept["right"], kept["ended"])):
+        return ""
+    return f"After {_STEPS_AFTER} more steps the weights differ."
+
+
+def _comes_from_elsewhere(view):
+    if view.output["fault"] == "elsewhere":
+        return "restore needs variables of an earlier run of its cell, which are gone after a kill."
+    later, restored = view.output.get("later"), view.output.get("restored")
+    if any(equal(later[part], restored[part]) for part in view.finding_of(_differing) or ()):
+        return (
+            f"{_not_restored(view)} The run got the state of a later call of capture, and not the "
+            "given state."
+        )
+    return ""
+
+
+def _lacks(part):
+    def shows(view):
+        return [part] == (view.finding_of(_differing) or [])[:1] and _not_restored(view)
+
+    return shows
+
+
+def _has_weights_only(view):
+    differing = {*(view.finding_of(_differing) or ())}
+    lacks_rest = differing >= {"optimizer", "schedule", "place", "noise"}
+    return lacks_rest and "weights" not in differing and _not_restored(view)
+
+
+def _is_of_rank_0(view):
+    first = view.case_result.seen[0].output.get("saved")
     for part in ("noise", "factors"):
-        if part in differ and rank and equal(restored[part], first[part]):
-            fact = f"This rank got the random number generator of rank 0 ({part})."
-            raise case_result.wrong("other-rank", rank, fact=fact)
-    if differ:
-        raise case_result.wrong(differ[0], rank, fact=fact)
+        is_off = view.rank and part in (view.finding_of(_differing) or ())
+        if is_off and equal(view.output["restored"][part], first[part]):
+            return f"This rank got the random number generator of rank 0 ({part})."
+    return ""
 
 
 def _draw(case_result):
@@ -204,7 +231,6 @@ capture = Task(
     name="capture",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok=f"{_STEPS_AFTER} more steps, and every bit of the weights is the same",
     draw=_draw,
     warm_up=first_save,
@@ -218,43 +244,74 @@ capture = Task(
         "The dictionary has eight entries: model, optimizer, scheduler, sampler, epoch, step, and "
         "the states of the two generators. Each is restored by one line.",
     ),
-    mistakes={
-        "missing": "Both functions must be defined on every rank. They are in one cell: run that "
-        "cell.",
-        "code": "Put the state_dict() of an object into the state, never the object itself, and a "
-        "tensor or a list in place of an array.",
-        "capture-changes": "capture must only read: it must not draw a random number, load "
-        "anything, empty a gradient or change the mode.",
-        "elsewhere": "After a kill, all variables of the process are gone. Everything that restore "
-        "needs must be in the state that it gets.",
-        "buffers": "A model has buffers as well, such as BatchNorm's running mean. They are in "
-        "model.state_dict(), but not in model.parameters().",
-        "mode": "Leave the mode as it is: a run that trains on must be in train mode.",
-        "deadlock": "Every rank captures and restores its own run. If you call a collective, every "
-        "rank must call it.",
-        "untouched": "Every rank calls restore. It must put a run back to the given state, also if "
-        "the run has made more steps since.",
-        "weights": "Give model.load_state_dict the dictionary that model.state_dict() returned.",
-        "weights-only": "The weights alone are not enough. What else does the next step depend on?",
-        "optimizer": "The optimizer keeps earlier gradients (momentum). Its state_dict holds them, "
-        "and load_state_dict replaces all that the optimizer keeps.",
-        "schedule": "The learning rate follows a schedule, which counts its own steps.",
-        "place": "The next batch depends on the sampler's place and on run.epoch: restore both.",
-        "noise": "The noise comes from torch's random number generator. Restore the generator's "
-        "state last, because each draw changes it.",
-        "factors": "The model draws its factors from Python's random number generator: "
-        "random.getstate() returns its state. Restore the state last, by random.setstate.",
-        "other-rank": "The generators of the ranks differ, so each rank must capture its own "
-        "generators.",
-        "step": "run.step must continue from its captured value.",
-        "new-object": "Keep the run's own objects, and load the captured state into them. The "
-        "optimizer changes the parameters with which it was created, the schedule changes that "
-        "optimizer, and the loop uses the sampler that it already has.",
-        "raised": "load_state_dict needs the dictionary that state_dict() of the same object "
-        "returned, under the key that you gave it: model and model.module name their weights "
-        "differently. load_state_dict writes into parameters, and puts an optimizer's state where "
-        "the optimizer looks for it.",
-        "values": "Something that the loop uses was not restored, or is not where the loop looks "
-        "for it: load_state_dict puts it there. Restore the random number generators last.",
-    },
+    mistakes=(
+        Mistake(
+            "missing",
+            "Both functions must be defined on every rank. They are in one cell: run that cell.",
+            "restore is not defined on this rank.",
+            shows=_has_fault("missing"),
+        ),
+        Mistake(
+            "code",
+            "Put the state_dict() of an object into the state, never the object itself, and a "
+            "tensor or a list in place of an array.",
+            "torch.load refuses the state: the state holds more than tensors and plain values.",
+            shows=_has_fault("code"),
+        ),
+        Mistake(
+            "capture-changes",
+            "capture must only read: it must not draw a random number, load anything, empty a "
+            "gradient or change the mode.",
+            shows=_changes_the_run,
+        ),
+        Mistake(
+            "untouched",
+            "Every rank calls restore. It must put a run back to the given state, also if the run "
+            "has made more steps since.",
+            "restore has changed nothing in the run.",
+            shows=lambda view: view.output.get("as before"),
+        ),
+        Mistake(
+            "new-object",
+            "Keep the run's own objects, and load the captured state into them. The optimizer "
+            "changes the parameters with which it was created, the schedule changes that "
+            "optimizer, and the loop uses the sampler that it already has.",
+            shows=_has_another_object,
+        ),
+        Mistake(
+            "elsewhere",
+            "After a kill, all variables of the process are gone. Everything that restore needs "
+            "must be in the state that it gets.",
+            shows=_comes_from_elsewhere,
+        ),
+        Mistake(
+            "weights-only",
+            "The weights alone are not enough. What else does the next step depend on?",
+            shows=_has_weights_only,
+        ),
+        Mistake(
+            "other-rank",
+            "The generators of the ranks differ, so each rank must capture its own generators.",
+            shows=_is_of_rank_0,
+        ),
+        *(Mistake(part, hint, shows=_lacks(part)) for part, hint in _FORGOTTEN.items()),
+        Mistake(
+            "other-end",
+            "Something that the loop uses was not restored, or is not where the loop looks for it: "
+            "load_state_dict puts it there. Restore the random number generators last.",
+            shows=_ends_elsewhere,
+        ),
+        Mistake(
+            "deadlock",
+            "Every rank captures and restores its own run. If you call a collective, every rank "
+            "must call it.",
+        ),
+        Mistake(
+            "raised",
+            "load_state_dict needs the dictionary that state_dict() of the same object returned, "
+            "under the key that you gave it: model and model.module name their weights "
+            "differently. load_state_dict writes into parameters, and puts an optimizer's state "
+            "where the optimizer looks for it.",
+        ),
+    ),
 )

@@ -146,7 +146,7 @@ def restore(run, state):
     altered(
         "08.2",
         "sets the factor of momentum anew",
-        "values",
+        "other-end",
         (
             "    run.scheduler.load",
             "    run.optimizer.param_groups[0].update(momentum=0.5, betas=(0.5, 0.9))\n"
