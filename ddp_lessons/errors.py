@@ -4,6 +4,7 @@ Every error that this package raises on purpose, in one tree.
     DDPLessonsError
     |-- BadInput (also ValueError)      an argument is wrong; nothing was started
     |-- StartFailed                     ranks could not be started; nothing is left running
+    |-- StartStopped (also KeyboardInterrupt)   Stop was pressed while ranks were starting
     |-- RanksGone                       the ranks were stopped, or their supervisor died
     |-- JobLate (also TimeoutError)         a job did not end in time; its processes were ended
     |-- PrivateNameGone                 an installed package lacks a name that the course needs
@@ -71,6 +72,12 @@ class BadInput(DDPLessonsError, ValueError):
 class StartFailed(DDPLessonsError, RuntimeError):
     """
     Ranks could not be started. Nothing is left running.
+    """
+
+
+class StartStopped(DDPLessonsError, KeyboardInterrupt):
+    """
+    Stop was pressed while ranks were starting. Nothing is left running.
     """
 
 

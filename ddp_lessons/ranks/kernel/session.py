@@ -8,7 +8,7 @@ import atexit
 import sys
 from typing import TYPE_CHECKING
 
-from ddp_lessons.errors import BadInput, RanksGone
+from ddp_lessons.errors import BadInput, RanksGone, StartStopped
 from ddp_lessons.ranks.kernel.launchers.registry import RANK_LAUNCHERS
 from ddp_lessons.ranks.system import clocks, version_check
 from ddp_lessons.ranks.system.processes import can_fork
@@ -47,8 +47,8 @@ def start_ranks(
     Raises:
         BadInput: An argument is wrong.
         StartFailed: The ranks could not be started. Nothing is left running.
+        StartStopped: Stop was pressed meanwhile. Nothing is left running.
     """
-    global _current
     start_args = (n, device, launcher, join)
     _answer_px()
     _check_launcher(launcher)
@@ -59,8 +59,19 @@ def start_ranks(
             print("\n".join(_current.recover().sentences()))
         print(_current)
         return _current
+    try:
+        return _start_anew(start_args, timeout_s)
+    except KeyboardInterrupt:
+        raise StartStopped(
+            "Stop was pressed before the ranks had started. Run this cell again to start them."
+        ) from None
+
+
+def _start_anew(start_args: tuple[int | None, str, str, bool], timeout_s: float) -> Ranks:
+    global _current
     from ddp_lessons.ranks.kernel.bootstrap import check_early
 
+    n, device, *_ = start_args
     check_early(n, device, _current)
     if _current is not None:
         if _current.alive:

@@ -226,7 +226,7 @@ def test_start_that_is_stopped(kernel, after_s):
         assert kernel.run("%px print(1)").text == "[0] 1\n[1] 1\n"
         kernel.run("ranks.stop()")
     else:
-        assert result.ename == "KeyboardInterrupt"
+        assert result.ename == "StartStopped"
     nothing_is_left(kernel)
 
 
@@ -263,7 +263,8 @@ def test_start_that_is_stopped_at_a_bad_moment(kernel, module, owner, name):
     """
     kernel.run(STOP_IN.format(module=module, owner=owner, name=name))
     result = kernel.run("ranks = start_ranks(2, device='cpu')")
-    assert (result.ename, result.text) == ("KeyboardInterrupt", "")
+    assert (result.ename, result.text) == ("StartStopped", "")
+    assert result.evalue.startswith("Stop was pressed before the ranks had started.")
     nothing_is_left(kernel)
     holds_no_more(kernel)
 
