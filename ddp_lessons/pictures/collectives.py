@@ -10,6 +10,7 @@ from ddp_lessons.pictures.svg import FAINT, INK, Canvas, Picture, rank_colour, s
 
 _ROW, _LEFT, _CELL_PAD, _TOP, _MIDDLE = 36, 92, 10, 40, 24
 _MOST_WIDTH, _BESIDE = 900, 24
+_CHANGED, _NOTHING = "thick border: changed", "dashed: nothing"
 
 
 class _Tensor(Protocol):
@@ -51,7 +52,7 @@ def collective_picture(
     """
     canvas = Canvas(0, 0)
     _, height = _panel(canvas, 0, 0, name, before, after)
-    _note(canvas, height)
+    _note(canvas, height, _legend([*before, *after]))
     return canvas.picture(f"What {len(before)} ranks hold before and after {name}")
 
 
@@ -81,7 +82,7 @@ def exchange_picture(
     given, got = [[numbers_in(tensors) for tensors in side] for side in (gives, gets)]
     _, height = _panel(canvas, 0, 0, name, given, got, is_in_place=False)
     if not all((*given, *got)):
-        _note(canvas, height, "dashed: nothing")
+        _note(canvas, height, _NOTHING)
     return canvas.picture(f"What {len(gives)} ranks give to {name}, and what they get")
 
 
@@ -121,7 +122,8 @@ def collectives_picture(
             x, y = 0, bottom
         _panel(canvas, x, y, name, before, after)
         x, bottom = x + width + _BESIDE, max(bottom, y + height)
-    _note(canvas, bottom)
+    shown = [values for rows in held for _, *sides in rows for values in sides]
+    _note(canvas, bottom, _legend(shown))
     return canvas.picture(f"What {len(held)} ranks hold before and after {', '.join(names)}")
 
 
@@ -165,7 +167,12 @@ def _arrow_width(name):
     return max(text_width(name), 40) + 2 * _MIDDLE
 
 
-def _note(canvas, y, words="thick border: changed, dashed: nothing there"):
+def _legend(rows):
+    has_gaps = any(not row or any(value is None for value in row) for row in rows)
+    return f"{_CHANGED}, {_NOTHING}" if has_gaps else _CHANGED
+
+
+def _note(canvas, y, words):
     canvas.height = y + 26
     canvas.text(10, y + 8, words, FAINT, 11, "start")
 

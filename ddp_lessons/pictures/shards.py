@@ -57,7 +57,8 @@ def shards_picture(
         y += _GAP
     canvas.height = max(canvas.height, y - _GAP + 16)
     many = _count(saved)
-    title = f"Which rows of {len(sizes)} tensors are held by {many}"
+    what = shorten(next(iter(sizes)), 40) if len(sizes) == 1 else f"{len(sizes)} tensors"
+    title = f"Which rows of {what} are held by {many}"
     return canvas.picture(title if loaded is None else f"{title} and loaded by {_count(loaded)}")
 
 

@@ -65,6 +65,15 @@ def test_collective_picture_shows_what_was_never_there():
     picture = collective_picture("gather", [[None], [0]], [["", 0], []])
     assert len(rects(picture, stroke_dasharray="4 3")) == 1 + 2  # one before, rank 1's two after
     assert len(rects(picture, stroke_width="3")) == 2
+    assert texts(picture)[-1] == "thick border: changed, dashed: nothing"
+
+
+def test_collective_picture_explains_only_what_it_shows():
+    """
+    Dashed cells are in the legend only if there are some.
+    """
+    picture = collective_picture("all_reduce", [[1], [2]], [[3], [3]])
+    assert texts(picture)[-1] == "thick border: changed"
 
 
 def test_exchange_picture_marks_no_change():
