@@ -7,13 +7,22 @@ import io
 import re
 import xml.etree.ElementTree as ElementTree
 
-POINTS = ("assignment", "student_id", "raw_score", "late_submission_penalty", "score", "max_score")
+POINTS = (
+    "assignment",
+    "student_id",
+    "raw_score",
+    "late_submission_penalty",
+    "score",
+    "max_score",
+    "comment",
+)
 """
-The columns of nbgrader's export, without those that need nbgrader's database.
+The columns of nbgrader's export, without those that need nbgrader's database, and then `comment`:
+why there are no points, and which of several notebooks counts.
 """
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ERRORS = ("too-much-time", "too-much-memory", "too-much-processes", "unreadable")
-_FIRST_LINE = 200
+_MOST_CHARACTERS = 200
 
 
 def junit_text(checked):
@@ -39,7 +48,7 @@ def junit_text(checked):
                 kind = "error" if result.mistake in _ERRORS else "failure"
                 fault = ElementTree.SubElement(case, kind, type=result.mistake or "open")
                 lines = _clean(result.message).splitlines() or ["It is not solved."]
-                fault.set("message", lines[0][:_FIRST_LINE])
+                fault.set("message", lines[0][:_MOST_CHARACTERS])
                 fault.text = "\n".join(lines)
         for name in ("failure", "error"):
             suite.set(f"{name}s", str(len(suite.findall(f"testcase/{name}"))))
@@ -69,9 +78,17 @@ def points_text(checked):
                 "late_submission_penalty": 0,
                 "score": score,
                 "max_score": len(one.results),
+                "comment": _comment(one),
             }
         )
     return out.getvalue()
+
+
+def _comment(one):
+    reasons = {"" if result.is_solved else result.message for result in one.results}
+    common = reasons.pop() if len(reasons) == 1 else ""  # the same for all tasks
+    lines = "\n".join(filter(None, (one.submission.note, common))).splitlines()
+    return _clean(" ".join(lines))[:_MOST_CHARACTERS]
 
 
 def _clean(text):

@@ -80,6 +80,11 @@ def test_submissions_are_checked_apart_and_told(tmp_path):
     assert rows["ada"]["is_passed"]
     assert rows["bo"]["checks"] == 0
     assert rows["cy"]["tries"][0]["mistake"] == told["cy"].mistake
+    lines = csv.DictReader(grade_reports.points_text(checked).splitlines())
+    comments = {line["student_id"]: line["comment"] for line in lines}
+    assert comments["ada"] == ""
+    assert "2000 MiB at most is expected" in comments["di"]
+    assert comments["ed"].startswith("Not a notebook: ")
 
 
 def test_what_nobody_has_begun_is_not_run(tmp_path, monkeypatch):
@@ -348,14 +353,19 @@ def test_a_report_tells_failures_from_errors():
 
 def test_points_are_one_a_task():
     """
-    A solved task is one point, in a table with the column names of nbgrader's export.
+    A solved task is one point, in a table with the column names of nbgrader's export. A last column
+    says why there is no point at all, without line ends.
     """
     task = exercises.tasks_of_stem("00_ranks")[0]
     lines = grade_reports.points_text([made_up("ada", Result(task, True), Result(task, False))])
     assert lines.splitlines() == [
-        "assignment,student_id,raw_score,late_submission_penalty,score,max_score",
-        "00_ranks,ada,1,0,1,2",
+        "assignment,student_id,raw_score,late_submission_penalty,score,max_score,comment",
+        "00_ranks,ada,1,0,1,2,",
     ]
+    unread = Result(task, False, "Not a notebook:\nit is empty.", "unreadable")
+    assert grade_reports.points_text([made_up("bo", unread, unread)]).endswith(
+        ",Not a notebook: it is empty.\n"
+    )
 
 
 def test_pages_are_for_learners_who_have_handed_in_something(tmp_path, monkeypatch):
