@@ -1,14 +1,14 @@
-# %% [markdown] tags=["title"] minutes=[50, 45]
+# %% [markdown] tags=["title"] minutes=[44, 39]
 # # What moves when ranks talk?
 #
-# 50 minutes, 4 ranks. This lesson builds on [01_process_group](01_process_group.ipynb), where
+# 45 minutes, 4 ranks. This lesson builds on [01_process_group](01_process_group.ipynb), where
 # processes joined a group.
 
 # %% [markdown] tags=["why"]
-# DDP averages gradients without a line of yours. But other numbers reach another rank only by a call
-# of your own: a setting that rank 0 has read, the predictions of all ranks for one score, or the loss
-# over all shards of the validation data. (A **shard** is the part that one rank has.) With two or
-# more ranks, a wrong call can leave a plausible wrong number, or stop the job.
+# DDP copies rank 0's first weights and averages gradients without a line of yours. Other numbers reach
+# another rank only by a call of your own: a setting that rank 0 has read, the predictions of all ranks
+# for one score, or the loss over all shards of the validation data. (A **shard** is one rank's part of
+# the data.) A wrong call can leave a plausible wrong number, or stop the job.
 
 # %% [markdown] tags=["goal"]
 # After this lesson you can
@@ -129,7 +129,7 @@ collective_picture("reduce", ranks.view["before"], ranks.view["after"])
 # different things: what a rank gives, and what it gets.
 #
 # **`scatter`** distributes a list of the root: rank r gets entry r. Only the root brings the list,
-# and every rank brings a tensor for its entry. Use it for shards that one rank has read or made.
+# and every rank brings a tensor for its entry. Use it for data that one rank has read or made.
 
 # %% tags=["run"]
 # %%px
@@ -191,7 +191,7 @@ ok("a collective writes into your tensors", sum_on_rank_zero=sum_on_rank_zero)
 # ## What if all ranks need the result?
 
 # %% [markdown] tags=["explain"]
-# The next three collectives have no root: every rank gives, and every rank gets.
+# The next two collectives have no root: every rank gives, and every rank gets.
 #
 # **`all_reduce`** works in place. It adds the tensors of all ranks, and writes the sum into the
 # tensor of every rank. DDP averages gradients by all-reduces. Use it in your own code for a loss or a
@@ -206,8 +206,8 @@ print(tensor.item())
 # %% [markdown] tags=["explain"]
 # `all_reduce` and `reduce` add by default. The argument `op=` chooses another way to combine the
 # numbers: `dist.ReduceOp.MAX`, `MIN`, `PRODUCT`, or `AVG` for the mean. With Gloo, `AVG` needs
-# floating-point numbers. (The mean of four ranks' mean losses is the mean over all samples only if the
-# ranks have equally many samples. Otherwise add up sums and counts, and divide at the end.)
+# floating-point numbers. (Use `AVG` on mean losses only if all ranks have equally many samples.
+# Otherwise all-reduce sums and counts, and divide at the end.)
 
 # %% tags=["run"]
 # %%px
@@ -251,77 +251,32 @@ for step in range(3):
 print(mended_log)
 
 # %% [markdown] tags=["explain"]
-# **`reduce_scatter`** adds, too, but every rank gets a different part of the sum. Each rank brings a
-# list with an entry for every rank. Rank r gets the sum of entry r over all ranks' lists. Use it if
-# each rank needs only its own part of a sum.
-
-# %% tags=["run"]
-# %%px
-numbers = torch.arange(1, world_size + 1, device=device) * 10**rank
-entries = list(numbers.split(1))  # one tensor with one number for each rank
-own_sum = torch.zeros(1, dtype=torch.int64, device=device)
-dist.reduce_scatter(own_sum, entries)
-
-# %% tags=["picture"]
-exchange_picture("reduce_scatter", ranks.view["entries"], ranks.view["own_sum"])
-
-# %% [markdown] tags=["explain"]
 # **`all_gather`** is a `gather` for every rank: each rank gives one tensor, and each gets all of them
 # in rank order. Use it if every rank needs the results of all, and remember that every rank then
-# needs memory for all of them. Here the ranks give the sums that they have just got.
+# needs memory for all of them.
 
 # %% tags=["run"]
 # %%px
-sums = [torch.zeros_like(own_sum) for _ in range(world_size)]
-dist.all_gather(sums, own_sum)
+own_number = torch.tensor([10**rank], device=device)
+numbers_of_all = [torch.zeros_like(own_number) for _ in range(world_size)]
+dist.all_gather(numbers_of_all, own_number)
 
 # %% tags=["picture"]
-exchange_picture("all_gather", ranks.view["own_sum"], ranks.view["sums"])
-
-# %% [markdown] tags=["explain"]
-# Look at both pictures together. The ranks begin with four lists of four numbers. In the end every
-# rank holds the position-by-position sum of the four lists. One all-reduce should do the same:
-
-# %% tags=["run"]
-# %%px
-whole = numbers.clone()
-dist.all_reduce(whole)
-print("equal to one all_reduce:", torch.equal(whole, torch.cat(sums)))
-
-# %% [markdown] tags=["explain"]
-# How large are the tensors that a rank brings to each call? `trace`, a function of this course, notes
-# the bytes that a call reads and writes on this rank. Each of our numbers has 8 bytes.
-
-# %% tags=["run"]
-# %%px
-from ddp_lessons.trace import trace
-
-with trace() as events:
-    dist.reduce_scatter(own_sum, entries)
-    dist.all_gather(sums, own_sum)
-    dist.all_reduce(numbers.clone())
-if rank == 0:
-    for event in events:
-        print(f"{event.name}: {event.input_bytes} bytes in, {event.output_bytes} out")
+exchange_picture("all_gather", ranks.view["own_number"], ranks.view["numbers_of_all"])
 
 # %% [markdown] tags=["read"]
-# The two calls and the one `all_reduce` give every rank the same numbers: 1111, 2222, 3333 and 4444.
-# So **a reduce-scatter and then an all-gather is an all-reduce.** Lesson 03 builds an all-reduce from
-# these two halves.
+# Every rank holds all four numbers. Code for GPUs mostly calls `all_gather_into_tensor`, which writes
+# into one tensor in place of a list.
 #
-# Four numbers have 32 bytes, and one number has 8. After a reduce-scatter a rank holds a quarter of what
-# it gave, and after an all-gather four times as much. The recap's table has these sizes for every call.
-# (How many bytes a rank sends for a call is another question, which lesson 03 answers.)
-#
-# Code for GPUs mostly calls `reduce_scatter_tensor` and `all_gather_into_tensor`, which take one
-# tensor in place of a list.
+# Another collective without a root is `reduce_scatter`: every rank gets a part of a sum. The last section
+# headed "More" shows it.
 
 # %% tags=["check"]
 logged = ranks.view["log"][0][-1]
 assert ranks.view["mended_log"] == [[4, 8, 12]] * 4
 assert [tensor.item() for tensor in ranks.view["mean"]] == [277.75] * 4
-assert ranks.view["whole"][0].tolist() == [1111, 2222, 3333, 4444]
-assert all((own == ranks.view["whole"][0]).all() for own in ranks.view["whole"])
+for numbers in ranks.view["numbers_of_all"]:
+    assert [number.item() for number in numbers] == [1, 10, 100, 1000]
 ok("an all-reduce overwrites what you give", logged_after_three_steps=logged)
 
 # %% [markdown] tags=["question"]
@@ -377,7 +332,7 @@ predict("complete_handles", ...)
 
 # %% tags=["run"]
 # %%px
-group = dist.new_group()  # another in each run of this cell, so that calls cannot mix
+group = dist.new_group()  # a new one, so that you can run this cell again
 total, handle, is_complete = torch.tensor([10**rank], device=device), None, False
 if rank != 0:
     handle = dist.all_reduce(total, group=group, async_op=True)
@@ -476,24 +431,9 @@ handle.wait()
 print(f"received {incoming.item()}")
 
 # %% [markdown] tags=["explain"]
-# All four messages can now move at the same time, and this works at any size. With NCCL, use the next
-# form: NCCL may run a rank's calls in a queue, and then a send at its head holds up the receive behind
-# it. One batch starts both together. A `P2POp` describes one call (P2P: point
-# to point) without making it, and `batch_isend_irecv` starts all of them at once and returns their
-# handles.
-
-# %% tags=["mend"]
-# %%px
-incoming = torch.zeros_like(outgoing)
-operations = [
-    dist.P2POp(dist.isend, outgoing, right),
-    dist.P2POp(dist.irecv, incoming, left),
-]
-for handle in dist.batch_isend_irecv(operations):
-    handle.wait()
-print(f"received {incoming.item()}")
-
-# %% [markdown] tags=["explain"]
+# All four messages can now move at the same time, however many ranks there are. (With NCCL, start the
+# send and the receive in one batch: see the last section headed "More".)
+#
 # Collectives can fail to meet, too. In the next cell, rank 0 is to print the sum of all losses. No
 # other rank needs the sum, so the author lets only rank 0 ask for it. Then all ranks are to meet at a
 # barrier.
@@ -547,7 +487,7 @@ ok("both deadlocks are repaired", messages_that_arrive=num_arrived)
 # ```
 #
 # Gloo does not know of these gaps. A column has three numbers, so the root reads, and the other ranks
-# write, three numbers side by side. They begin at the column's first number.
+# write, three numbers side by side, from the column's first number on.
 
 # %% [markdown] tags=["predict"]
 # Rank 0 holds the matrix of the drawing, and the other ranks have one full of zeros. All ranks
@@ -641,8 +581,8 @@ print(f"{num_ran} of 4 ranks ran it")
 # that sends. (In `all_gather_object` every rank unpickles all objects, also its own.) So an object
 # can run any code on the ranks that receive it. Take objects only from ranks that you trust.
 #
-# Objects also cost more than tensors. In the next cell, `trace` notes the collectives behind one
-# call, and the bytes of each.
+# Objects also cost more than tensors. In the next cell, `trace`, a function of this course, notes the
+# collectives behind one call, and the bytes of each.
 
 # %% tags=["run"]
 # %%px
@@ -669,14 +609,18 @@ ok("receivers of an object run its code", ranks_that_ran_it=num_ran)
 # ## More: what if each rank has something else for each rank?
 
 # %% [markdown] tags=["explain"]
-# In **`all_to_all`** every rank is a root of its own scatter: it has an entry for every rank. Write
-# the entries of each rank as one row of a table. After the call, rank r holds column r. Nothing is
-# added. Use it if each rank has sorted its samples by the rank that is to process them.
-# `all_to_all_single` does it with one tensor, of which part t goes to rank t.
+# Two collectives take a list from each rank that has an entry for every rank. Write the entries of each
+# rank as one row of a table:
+#
+# - In **`all_to_all`**, rank r gets column r as it is. Use it if each rank has sorted its samples by the
+#   rank that is to process them. `all_to_all_single` does it with one tensor, of which part t goes to rank
+#   t.
+# - In **`reduce_scatter`**, rank r gets the sum of column r. Use it if each rank needs only its own part of
+#   a sum.
 
 # %% [markdown] tags=["predict"]
 # Rank 0 holds 1 2 3 4, rank 1 holds 10 20 30 40, rank 2 holds 100 200 300 400, and rank 3 holds 1000
-# 2000 3000 4000. Which number stands third on rank 1 after the call?
+# 2000 3000 4000. All ranks call `all_to_all`. Which number stands third on rank 1 after the call?
 
 # %% tags=["predict"]
 predict("third_on_rank_one", ...)
@@ -693,12 +637,59 @@ exchange_picture("all_to_all_single", ranks.view["row"], ranks.view["column"])
 # %% [markdown] tags=["read"]
 # The third number on rank 1 is 200. The third number comes from rank 2, and it is the entry that rank
 # 2 has for rank 1, its second one. In the picture, each column on the left has become a row on the
-# right.
+# right. Now the same rows with `reduce_scatter`:
+
+# %% tags=["run"]
+# %%px
+entries = list(row.split(1))  # one tensor with one number for each rank
+own_sum = torch.zeros(1, dtype=torch.int64, device=device)
+dist.reduce_scatter(own_sum, entries)
+
+# %% tags=["picture"]
+exchange_picture("reduce_scatter", ranks.view["entries"], ranks.view["own_sum"])
+
+# %% [markdown] tags=["read"]
+# Rank 1 gets 2222, the sum of the four numbers that `all_to_all` brought. Each rank has one of the four
+# sums. With an all-gather every rank gets all of them, and so with one all-reduce:
+
+# %% tags=["run"]
+# %%px
+sums = [torch.zeros_like(own_sum) for _ in range(world_size)]
+dist.all_gather(sums, own_sum)
+whole = row.clone()
+dist.all_reduce(whole)
+print("equal to one all_reduce:", torch.equal(whole, torch.cat(sums)))
+
+# %% [markdown] tags=["read"]
+# **A reduce-scatter and then an all-gather is an all-reduce.** Lesson 03 builds an all-reduce from these
+# two halves. (How many bytes a rank sends for a call is another question, which lesson 03 answers.) Code
+# for GPUs mostly calls `reduce_scatter_tensor`, which takes one tensor in place of a list.
+#
+# If each rank needs something from one or two ranks only, as in the circle of the first deadlock, use
+# messages. With NCCL, start them in one batch: NCCL may run each rank's send before its receive, and then
+# every rank waits in its send, as before. A `P2POp` describes one call (P2P: point to
+# point) without making it, and `batch_isend_irecv` starts all of them at once and returns their handles:
+
+# %% tags=["run"]
+# %%px
+right, left = (rank + 1) % world_size, (rank - 1) % world_size
+incoming = torch.zeros_like(own_sum)
+operations = [
+    dist.P2POp(dist.isend, own_sum, right),
+    dist.P2POp(dist.irecv, incoming, left),
+]
+for handle in dist.batch_isend_irecv(operations):
+    handle.wait()
+print(f"sent {own_sum.item()}, received {incoming.item()}")
 
 # %% tags=["check"]
 columns = [column.tolist() for column in ranks.view["column"]]
 assert columns == [[k * 10**r for r in range(4)] for k in range(1, 5)]
-ok("rows became columns", third_on_rank_one=columns[1][2])
+sums_of_columns = [sum(own) for own in columns]
+assert all(whole.tolist() == sums_of_columns for whole in ranks.view["whole"])
+received = [incoming.item() for incoming in ranks.view["incoming"]]
+assert received == [4444, 1111, 2222, 3333]
+ok("rows became columns, or their sums", third_on_rank_one=columns[1][2])
 
 # %% [markdown] tags=["cluster"]
 # ## On your own cluster
@@ -770,18 +761,18 @@ ok("rows became columns", third_on_rank_one=columns[1][2])
 # need.**
 #
 # To choose a call, use this table. In each row, n is how many numbers one tensor of that call has (1
-# for our `reduce_scatter`, 4 for our `all_reduce`), and w is the number of ranks. A list holds w
+# for our `all_gather`, 4 for the `all_reduce` under "More"), and w is the number of ranks. A list holds w
 # tensors, so it has `w * n` numbers.
 #
 # | call | gives | gets | numbers on a rank | use it for | in place |
 # | --- | --- | --- | --- | --- | --- |
 # | `send`, `recv` | one rank | one rank | n | what one other rank needs | no |
 # | `broadcast` | the root | all | n | first weights, a seed, settings | yes |
-# | `scatter` | the root | all, a part each | n; root also `w * n` | shards that one rank made | no |
+# | `scatter` | the root | all, a part each | n; root also `w * n` | data that one rank has read or made | no |
 # | `gather` | all | the root | n; root also `w * n` | predictions for one score | no |
 # | `reduce` | all | the root | n | a total that one rank prints | yes |
 # | `all_reduce` | all | all | n | gradients, losses, counts | yes |
-# | `reduce_scatter` | all | all, a part each | `w * n` to give, n to get | a sum of which each rank needs a part | no |
+# | `reduce_scatter` (More) | all | all, a part each | `w * n` to give, n to get | a sum of which each rank needs a part | no |
 # | `all_gather` | all | all | n to give, `w * n` to get | results that all ranks need | no |
 # | `all_to_all` (More) | all | all | `w * n` to give, `w * n` to get | samples sorted by rank | no |
 # | `barrier` | none | none | none | waiting for all ranks | |

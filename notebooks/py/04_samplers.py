@@ -1,15 +1,15 @@
-# %% [markdown] tags=["title"] minutes=[50, 42]
+# %% [markdown] tags=["title"] minutes=[50, 42, 43, 44]
 # # Who sees which sample?
 #
-# 50 minutes, 4 ranks. This lesson builds on [00_ranks](00_ranks.ipynb), where DDP averaged
+# 45 minutes, 4 ranks. This lesson builds on [00_ranks](00_ranks.ipynb), where DDP averaged
 # gradients, and on [02_collectives](02_collectives.ipynb).
 
 # %% [markdown] tags=["why"]
 # Ranks train faster than one process only if each rank works on different samples from the other
 # ranks. One forgotten argument of the data loader undoes that, on two ranks as on a thousand: every
-# rank then works on all samples, and no error says so. Other mistakes make a test accuracy
-# wrong by some percent, or let a whole job stand still because one rank has one batch less than the
-# others.
+# rank then works on all samples, and no error says so. Other mistakes make the accuracy on a small
+# test set wrong by some percent, or let a whole job stand still because one rank has one batch less than
+# the others.
 
 # %% [markdown] tags=["goal"]
 # After this lesson you can
@@ -218,8 +218,8 @@ print(f"my batches: {batches}. Steps: {len(loader)}")
 # the loader would raise a `ValueError`.
 #
 # [Claim C05](claims.md) says that creating a `DistributedSampler` distributes the data. It is
-# **false**, even with `set_epoch`: only the argument `sampler=sampler` does it. Pass it, and then
-# count steps.
+# **false**, even with `set_epoch`: a sampler changes nothing until a loader uses it. Pass it to the
+# loader, and then count steps.
 
 # %% tags=["check"]
 mended = [s for own in ranks.view["batches"] for batch in own for s in batch]
@@ -298,14 +298,14 @@ if rank == 0:
 # %% [markdown] tags=["read"]
 # Only 0.8 is right. The rule: see every sample once, sum the numbers of correct and of all samples
 # over the ranks, and divide once, at the end. For a loss, sum it with `reduction="sum"` in the same
-# way. A large test set makes the error small, but not zero: with 50,000 images
-# padding adds no repeat on 8 ranks and one on 7, so the same model can get another accuracy on 7.
+# way. On a large test set the error of padding is small, but not zero: of 50,000 images it repeats none
+# on 8 ranks and one on 7, so the same model can get another accuracy on 7.
 #
 # Without padding, ranks can have different numbers of batches, so the loop over the batches must
-# not call a collective. DDP's forward pass calls one if the model has buffers, such as the running
+# not call a collective. DDP's forward pass can call one if the model has buffers, such as the running
 # statistics of BatchNorm ([lesson 06](06_ddp.ipynb)). So evaluate the plain model, `model.module`.
-# (Each rank's running statistics then include its own last batch. [Lesson 12](12_metrics.ipynb)
-# makes them equal.)
+# (After training, the running statistics differ slightly between ranks, because each rank last updated
+# them with its own batch. [Lesson 12](12_metrics.ipynb) makes them equal.)
 #
 # In `ddp_lessons.samplers`, `ExactSampler` is the slice above as a sampler for a `DataLoader`, and
 # `exact_accuracy` is the cell above as a function.
