@@ -265,20 +265,20 @@ def test_table_of_exercises_says_what_their_titles_say():
 
 def test_readme_says_how_many_hours_the_core_takes():
     """
-    The README's hours are the sums of its tables, because a learner plans by them.
+    The README's hours are the sums of its tables to half an hour, because a learner plans by them.
     """
     core = STEMS[:9]
     lessons = {stem: int(minutes) for stem, _, minutes, _, _ in readme_rows()}
     exercises = {stem: int(minutes) for stem, minutes in exercise_rows()}
     minutes = [sum(table[stem] for stem in core) for table in (lessons, exercises)]
     said = re.search(
-        r"about (\d+) hours to do the core, lessons 00 to 08: the lessons take about (\d+) hours, "
-        r"and their exercises about (\d+)\.",
+        r"about ([\d.]+) hours to do the core, lessons 00 to 08: "
+        r"the lessons take about ([\d.]+) hours, and their exercises about ([\d.]+)\.",
         " ".join(README.split()),
     )
     assert said, "README: say the hours of lessons 00 to 08, and of their exercises"
-    hours = [round(number / 60) for number in (sum(minutes), *minutes)]
-    assert [int(number) for number in said.groups()] == hours
+    hours = [round(number / 30) / 2 for number in (sum(minutes), *minutes)]
+    assert [float(number) for number in said.groups()] == hours
 
 
 def test_exercises_link_to_no_file():
