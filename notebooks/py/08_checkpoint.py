@@ -732,7 +732,7 @@ torch.save(torch.get_rng_state(), folder / "one.pt")
 dist.barrier()  # all saves are finished
 try:
     is_own = torch.equal(torch.load(folder / "one.pt"), torch.get_rng_state())
-except RuntimeError:  # the file is damaged
+except (RuntimeError, UnpicklingError):  # the file is damaged
     is_own = False
 
 # %% tags=["run"]

@@ -144,7 +144,7 @@ def _changes_the_run(view):
 def _differing(view):
     # The parts that are not as they were when the state was captured, if restore has ended.
     saved, restored = view.output.get("saved"), view.output.get("restored")
-    return restored and [part for part in _FORGOTTEN if not equal(saved[part], restored[part])]
+    return [part for part in _FORGOTTEN if restored and not equal(saved[part], restored[part])]
 
 
 def _not_restored(view):
@@ -176,7 +176,7 @@ def _comes_from_elsewhere(view):
     if view.output["fault"] == "elsewhere":
         return "restore needs variables of an earlier run of its cell, which are gone after a kill."
     later, restored = view.output.get("later"), view.output.get("restored")
-    if any(equal(later[part], restored[part]) for part in view.finding_of(_differing) or ()):
+    if any(equal(later[part], restored[part]) for part in view.finding_of(_differing)):
         return (
             f"{_not_restored(view)} The run got the state of a later call of capture, and not the "
             "given state."
@@ -186,13 +186,13 @@ def _comes_from_elsewhere(view):
 
 def _lacks(part):
     def shows(view):
-        return [part] == (view.finding_of(_differing) or [])[:1] and _not_restored(view)
+        return view.finding_of(_differing)[:1] == [part] and _not_restored(view)
 
     return shows
 
 
 def _has_weights_only(view):
-    differing = {*(view.finding_of(_differing) or ())}
+    differing = {*view.finding_of(_differing)}
     lacks_rest = differing >= {"optimizer", "schedule", "place", "noise"}
     return lacks_rest and "weights" not in differing and _not_restored(view)
 
@@ -200,7 +200,7 @@ def _has_weights_only(view):
 def _is_of_rank_0(view):
     first = view.case_result.seen[0].output.get("saved")
     for part in ("noise", "factors"):
-        is_off = view.rank and part in (view.finding_of(_differing) or ())
+        is_off = view.rank and part in view.finding_of(_differing)
         if is_off and equal(view.output["restored"][part], first[part]):
             return f"This rank got the random number generator of rank 0 ({part})."
     return ""
